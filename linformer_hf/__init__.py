@@ -1,0 +1,56 @@
+"""Linformer for Hugging Face Transformers: encoders whose attention costs n x k instead of n x n.
+
+Importing the package registers the model family with the Auto classes, so that `AutoModel.from_pretrained` and its
+relatives load Linformer checkpoints without `trust_remote_code`.
+"""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from .configuration_linformer import LinformerConfig
+from .modeling_linformer import (
+    LinformerForMaskedLM,
+    LinformerForMultipleChoice,
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+    LinformerModel,
+    LinformerPreTrainedModel,
+)
+
+
+__version__ = "0.1.0"
+
+AutoConfig.register("linformer", LinformerConfig, exist_ok=True)
+LinformerConfig.register_for_auto_class()
+for auto_class, model_class in (
+    (AutoModelForPreTraining, LinformerForMaskedLM),
+    (AutoModel, LinformerModel),
+    (AutoModelForMaskedLM, LinformerForMaskedLM),
+    (AutoModelForSequenceClassification, LinformerForSequenceClassification),
+    (AutoModelForTokenClassification, LinformerForTokenClassification),
+    (AutoModelForQuestionAnswering, LinformerForQuestionAnswering),
+    (AutoModelForMultipleChoice, LinformerForMultipleChoice),
+):
+    auto_class.register(LinformerConfig, model_class, exist_ok=True)
+    # a saved checkpoint then carries the two files that define it, and loads where this package is missing
+    model_class.register_for_auto_class(auto_class.__name__)
+
+__all__ = [
+    "LinformerConfig",
+    "LinformerForMaskedLM",
+    "LinformerForMultipleChoice",
+    "LinformerForQuestionAnswering",
+    "LinformerForSequenceClassification",
+    "LinformerForTokenClassification",
+    "LinformerModel",
+    "LinformerPreTrainedModel",
+]

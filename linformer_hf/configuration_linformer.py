@@ -1,0 +1,155 @@
+# Copyright 2026 The linformer_hf authors.
+# Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
+"""What a Linformer is: the fields of its configuration and which of their values fit together."""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+
+PROJECTION_SHARING = ("none", "headwise", "key_value", "layerwise")
+PROJECTION_TYPES = ("linear", "mean_pool", "max_pool", "conv")
+CLASSIFIER_POOLING = ("cls", "mean")
+
+# Every checkpoint names all heads, so that any of them loads from a folder saved by any other.
+AUTO_MAP = {
+    "AutoConfig": "configuration_linformer.LinformerConfig",
+    "AutoModel": "modeling_linformer.LinformerModel",
+    "AutoModelForPreTraining": "modeling_linformer.LinformerForMaskedLM",
+    "AutoModelForMaskedLM": "modeling_linformer.LinformerForMaskedLM",
+    "AutoModelForSequenceClassification": "modeling_linformer.LinformerForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_linformer.LinformerForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_linformer.LinformerForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_linformer.LinformerForMultipleChoice",
+}
+
+
+@strict
+class LinformerConfig(PreTrainedConfig):
+    """Describe a Linformer encoder (Wang et al. 2020, arXiv 2006.04768) in RoBERTa's words.
+
+    Fields that RoBERTa has keep its name, meaning and default, with one exception: `max_position_embeddings` is
+    exactly n, the longest input in tokens, at positions 0 to n - 1.
+
+    Args:
+        max_position_embeddings: The paper's n: longest input in tokens, rows of the position table and columns of
+            the projections E and F.
+        projected_length: The paper's k: slots that keys and values are compressed into. One number for all layers,
+            or a list with one a layer (the paper's non-uniform projected dimension).
+        projection_sharing: Who shares a projection (paper, section 4). `"none"`: every head of every layer has its
+            own E and F. `"headwise"`: one E and one F a layer. `"key_value"`: one E = F a layer. `"layerwise"`: one
+            matrix for the whole model; a layer with a smaller k reads its first rows.
+        projection_type: How N tokens become k slots. `"linear"`: learned matrices. `"mean_pool"` and `"max_pool"`:
+            windows of n / k tokens. `"conv"`: a depthwise convolution over those windows, kernel = stride.
+        sparse_prediction: With labels, compute the masked-language-model head at labelled positions only. The loss
+            is the same; `logits` then has one row a label, `(labels, vocabulary)`.
+        classifier_pooling: What represents a sequence: `"cls"`, its first real token, or `"mean"`, the mean of them.
+        classifier_dropout: Dropout of the classification heads; None takes `hidden_dropout_prob`.
+        pad_token_id: Its word embedding starts at zero. None means that there is none.
+        auto_map: Where a checkpoint's own code lies for `trust_remote_code`; filled in by itself.
+
+    Raises:
+        ValueError: If values do not fit together; the message names field, value and what is allowed.
+    """
+
+    model_type = "linformer"
+
+    vocab_size: int = 50265
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    projected_length: int | list[int] = 128
+    projection_sharing: str = "layerwise"
+    projection_type: str = "linear"
+    sparse_prediction: bool = False
+    classifier_pooling: str = "cls"
+    classifier_dropout: float | int | None = None
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+    tie_word_embeddings: bool = True
+    is_decoder: bool = False
+    auto_map: dict | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.auto_map = {**AUTO_MAP, **(self.auto_map or {})}
+        super().__post_init__(**kwargs)
+        self.validate_linformer()
+
+    @property
+    def projected_lengths(self) -> list[int]:
+        """The k of each layer, from the first to the last."""
+        if isinstance(self.projected_length, int):
+            return [self.projected_length] * self.num_hidden_layers
+        return list(self.projected_length)
+
+    def validate_linformer(self) -> None:
+        """Check that the values fit together.
+
+        Raises:
+            ValueError: At the first field that does not, with its value and what is allowed.
+        """
+        for field, allowed in (
+            ("projection_sharing", PROJECTION_SHARING),
+            ("projection_type", PROJECTION_TYPES),
+            ("classifier_pooling", CLASSIFIER_POOLING),
+        ):
+            if getattr(self, field) not in allowed:
+                raise ValueError(f"`{field}` is {getattr(self, field)!r}; it must be one of {', '.join(allowed)}.")
+        for field in ("vocab_size", "hidden_size", "num_attention_heads", "max_position_embeddings"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"`{field}` is {getattr(self, field)}; it must be at least 1.")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"`hidden_size` is {self.hidden_size}, which `num_attention_heads` = {self.num_attention_heads} does "
+                "not divide; choose a width that is a multiple of the heads."
+            )
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"`pad_token_id` is {self.pad_token_id}; it must lie in the vocabulary, 0 to {self.vocab_size - 1}, "
+                "or be None. Take it from the tokenizer."
+            )
+        if self.is_decoder:
+            raise ValueError(
+                "`is_decoder` is True, but a Linformer cannot decode: every slot mixes all positions, so a token "
+                "would see its future. Use it as an encoder, or take a causal model for generation."
+            )
+        self._validate_projected_length()
+
+    def _validate_projected_length(self) -> None:
+        longest = self.max_position_embeddings
+        lengths = self.projected_lengths
+        if len(lengths) != self.num_hidden_layers:
+            raise ValueError(
+                f"`projected_length` lists {len(lengths)} numbers for `num_hidden_layers` = {self.num_hidden_layers}; "
+                "give one a layer, or a single number for all."
+            )
+        for length in lengths:
+            if not 1 <= length <= longest:
+                raise ValueError(
+                    f"`projected_length` is {self.projected_length}; each must lie between 1 and "
+                    f"`max_position_embeddings` = {longest}."
+                )
+            if self.projection_type != "linear" and longest % length:
+                raise ValueError(
+                    f"`projected_length` is {self.projected_length}, but `projection_type` = {self.projection_type!r} "
+                    f"needs windows of equal length: each must divide `max_position_embeddings` = {longest}."
+                )
+        if self.projection_type == "conv" and self.projection_sharing == "layerwise" and len(set(lengths)) > 1:
+            raise ValueError(
+                f"`projected_length` is {self.projected_length}, but with `projection_type` = 'conv' and "
+                "`projection_sharing` = 'layerwise' all layers share one kernel of n / k tokens: give one number, or "
+                "share by 'key_value'."
+            )
+
+
+__all__ = ["LinformerConfig"]

@@ -1,0 +1,904 @@
+# Copyright 2026 The linformer_hf authors.
+# Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
+"""How a Linformer computes: self-attention with linear cost (Wang et al. 2020, arXiv 2006.04768).
+
+The choices that make it different from RoBERTa, whose block it otherwise is:
+
+- keys and values are compressed from N tokens to K slots before their linear maps, softmax(Q ((E X) W_K + b_K)^T) V;
+- a shorter input reads the first N columns of E and F and costs as much less;
+- padding is skipped by position: real tokens count 0, 1, 2, ... wherever they stand, and padding reads a column of
+  zeros, so that no mask has to reach the attention itself.
+
+Letters: B batch, H heads, N tokens, K slots, D width of one head, M model width (H * D), W tokens of a window,
+C channels, V vocabulary, L labels. n and k are the paper's: the longest input, and the slots it is compressed into.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from .configuration_linformer import LinformerConfig
+
+
+logger = logging.get_logger(__name__)
+
+REFUSED_ARGUMENTS = {
+    "is_causal": "every slot mixes all positions, so a causal Linformer would read the future. Use it as an encoder",
+    "past_key_values": "there is nothing to cache: a new token changes every slot. Use it as an encoder",
+    "encoder_hidden_states": "it has no cross-attention. Encode both texts as one pair",
+    "position_ids": "a token's position is also its column of the projections. Mark padding in `attention_mask`; "
+    "positions then count the real tokens",
+}
+
+
+def token_positions(attention_mask: torch.Tensor, max_positions: int) -> torch.Tensor:
+    """Number the real tokens 0, 1, 2, ... and send padding to the position after the last, n.
+
+    Args:
+        attention_mask: 0 for padding, anything else for a real token, `(B, N)`.
+        max_positions: The longest input, n.
+
+    Returns:
+        Positions, `(B, N)`; n stands for padding.
+    """
+    is_token = attention_mask != 0
+    return (is_token.long().cumsum(-1) - 1).masked_fill(~is_token, max_positions)
+
+
+def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+    """Blend N rows into K slots with the columns of E (or F) that belong to their positions (paper, equation 7).
+
+    Args:
+        states: `(B, N, C)` with one matrix for all, or `(B, H, N, D)` with a matrix a head.
+        weight: `(K, n)`, or `(H, K, n)`.
+        positions: As from `token_positions`, `(B, N)`. None means that nothing is padding.
+
+    Returns:
+        `(B, K, C)`, or `(B, H, K, D)`.
+    """
+    if positions is None:
+        return weight[..., : states.shape[-2]] @ states
+    # one zero column more, for padding to read
+    columns = F.pad(weight, (0, 1)).flatten(0, -2).T  # (n + 1, [H *] K)
+    columns = F.embedding(positions, columns).unflatten(-1, weight.shape[:-1])  # (B, N, [H,] K)
+    return columns.movedim(1, -1) @ states
+
+
+def pool_windows(
+    states: torch.Tensor,
+    projection_type: str,
+    window: int,
+    kernel: torch.Tensor | None,
+    positions: torch.Tensor | None,
+) -> torch.Tensor:
+    """Compress windows of W tokens into a slot each (paper, section 4, general projections).
+
+    Only real tokens count: a partly filled window averages over what it holds, and an empty one gives zeros.
+
+    Args:
+        states: `(B, N, C)`.
+        projection_type: `"mean_pool"`, `"max_pool"` or `"conv"`.
+        window: W, in tokens.
+        kernel: Weights of the depthwise convolution, `(C, W)`; None for the poolings.
+        positions: As from `token_positions`, `(B, N)`. None means that nothing is padding.
+
+    Returns:
+        One slot for each window that N tokens can fill, `(B, ceil(N / W), C)`.
+    """
+    batch_size, num_tokens, channels = states.shape
+    num_slots = -(-num_tokens // window)
+    num_rows = num_slots * window
+    absent = torch.finfo(states.dtype).min if projection_type == "max_pool" else 0.0
+    if positions is None:
+        rows = F.pad(states, (0, 0, 0, num_rows - num_tokens), value=absent)
+        filled = torch.full((batch_size, 1), num_tokens, device=states.device)
+    else:
+        # every token moves to the row of its position; padding goes to one row more, which is cut off
+        targets = positions.clamp(max=num_rows)[..., None].expand_as(states)
+        rows = states.new_full((batch_size, num_rows + 1, channels), absent).scatter(1, targets, states)[:, :-1]
+        filled = (positions < num_rows).sum(-1, keepdim=True)
+    rows = rows.unflatten(1, (num_slots, window))
+    if projection_type == "conv":
+        return torch.einsum("bswc,cw->bsc", rows, kernel.to(rows.dtype))
+    starts = torch.arange(num_slots, device=states.device) * window
+    held = (filled - starts).clamp(0, window)[..., None]  # tokens in each window, (B, S, 1)
+    if projection_type == "mean_pool":
+        return rows.sum(2) / held.clamp(min=1)
+    return rows.amax(2).masked_fill(held == 0, 0.0)
+
+
+def empty_window_mask(states: torch.Tensor, window: int, positions: torch.Tensor) -> torch.Tensor:
+    """Take windows without a real token out of the softmax.
+
+    The first window always stays, so that a row of padding alone has something to attend to.
+
+    Args:
+        states: Whose shape and dtype to follow, `(B, N, C)`.
+        window: W, in tokens.
+        positions: As from `token_positions`, `(B, N)`.
+
+    Returns:
+        0 for a slot to attend to and the smallest number of the dtype for others, `(B, 1, N, ceil(N / W))`.
+    """
+    num_tokens = states.shape[1]
+    starts = torch.arange(0, num_tokens, window, device=states.device)
+    filled = (positions < num_tokens).sum(-1, keepdim=True).clamp(min=1)
+    mask = torch.zeros_like(starts, dtype=states.dtype).expand(len(positions), -1)
+    mask = mask.masked_fill(starts >= filled, torch.finfo(states.dtype).min)
+    return mask[:, None, None, :].expand(-1, 1, num_tokens, -1)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend in plain steps; the one implementation that returns the attention maps.
+
+    Args:
+        module: The attention module, for its training mode.
+        query: `(B, H, N, D)`.
+        key: `(B, H, K, D)`.
+        value: `(B, H, K, D)`.
+        attention_mask: Added to the scores, `(B, 1, N, K)`, or None.
+        scaling: Factor of the scores.
+        dropout: Probability to drop an attention weight.
+
+    Returns:
+        The output, `(B, N, H, D)`, and the attention maps, `(B, H, N, K)`.
+    """
+    scores = query @ key.transpose(-1, -2) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class LinformerProjection(nn.Module):
+    """E or F of the paper: owns the weight that blends tokens into slots.
+
+    Calling it returns the weight rather than a product, so that one matrix can serve every layer while hooks
+    (offloading, sharding) still run when it is fetched.
+    """
+
+    def __init__(self, config: LinformerConfig, projected_length: int) -> None:
+        super().__init__()
+        if config.projection_type == "conv":
+            shape = (config.hidden_size, config.max_position_embeddings // projected_length)
+        elif config.projection_sharing == "none":
+            shape = (config.num_attention_heads, projected_length, config.max_position_embeddings)
+        else:
+            shape = (projected_length, config.max_position_embeddings)
+        self.is_matrix = config.projection_type == "linear"
+        self.weight = nn.Parameter(torch.empty(shape))
+
+    def forward(self) -> torch.Tensor:
+        """Return the weight: `(k, n)`, `(H, k, n)` with a matrix a head, or `(M, W)` for a convolution."""
+        return self.weight
+
+
+class LinformerEmbeddings(nn.Module):
+    """Sum of word, position and token-type embeddings, normalised."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        positions: torch.Tensor | None,
+    ) -> torch.Tensor:
+        embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        num_tokens, num_positions = embeddings.shape[1], self.position_embeddings.num_embeddings
+        if token_type_ids is None:
+            token_type_ids = torch.zeros((1, 1), dtype=torch.long, device=embeddings.device)
+        if positions is None:
+            position_ids = torch.arange(num_tokens, device=embeddings.device)[None]
+        else:
+            # selection, not multiplication: what stands in a padded place, NaN included, ends here
+            embeddings = embeddings.masked_fill((positions == num_positions)[..., None], 0.0)
+            position_ids = positions.clamp(max=num_positions - 1)
+        embeddings = embeddings + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
+        return self.dropout(self.layer_norm(embeddings))
+
+
+class LinformerAttention(nn.Module):
+    """Multi-head attention from N queries to K compressed keys and values."""
+
+    def __init__(self, config: LinformerConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.dropout = config.attention_probs_dropout_prob
+        self.is_causal = False  # the host's kernels assume True where nothing is said
+        self.projected_length = config.projected_lengths[layer_idx]
+        self.window = config.max_position_embeddings // self.projected_length
+
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        if has_projection_weights(config) and config.projection_sharing in ("none", "headwise"):
+            self.key_projection = LinformerProjection(config, self.projected_length)
+            self.value_projection = LinformerProjection(config, self.projected_length)
+        elif has_projection_weights(config) and config.projection_sharing == "key_value":
+            self.projection = LinformerProjection(config, self.projected_length)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        positions: torch.Tensor | None = None,
+        shared_weight: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from every token to the slots.
+
+        Args:
+            hidden_states: `(B, N, M)`. Rows of padding must be finite.
+            positions: As from `token_positions`, `(B, N)`. None means that nothing is padding.
+            shared_weight: The projection of all layers, under layerwise sharing.
+
+        Returns:
+            The output, `(B, N, M)`, and the attention maps, `(B, H, N, K)`, or None from a fused kernel.
+        """
+        query_states = self.split_heads(self.query(hidden_states))
+        key_weight, value_weight = self.projection_weights(shared_weight)
+        if self.config.projection_sharing == "none":
+            key_states = self.map_then_compress(self.key, hidden_states, key_weight, positions)
+            value_states = self.map_then_compress(self.value, hidden_states, value_weight, positions)
+        else:
+            key_rows = self.compress(hidden_states, key_weight, positions)
+            same = value_weight is key_weight
+            value_rows = key_rows if same else self.compress(hidden_states, value_weight, positions)
+            key_states = self.split_heads(self.key(key_rows))
+            value_states = self.split_heads(self.value(value_rows))
+
+        # fused kernels never form the maps, so a call that asks for them takes the eager path
+        implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        attention_output, attention_weights = attention_interface(
+            self,
+            query_states,
+            key_states,
+            value_states,
+            self.slot_mask(hidden_states, positions),
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.output(attention_output.flatten(2)), attention_weights
+
+    def split_heads(self, states: torch.Tensor) -> torch.Tensor:
+        """Turn `(B, N, M)` into `(B, H, N, D)`, as a view."""
+        return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def projection_weights(
+        self, shared_weight: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return E and F of this layer: one and the same tensor when they are one, None when there are no weights."""
+        if not has_projection_weights(self.config):
+            return None, None
+        if self.config.projection_sharing in ("none", "headwise"):
+            return self.key_projection(), self.value_projection()
+        weight = self.projection() if self.config.projection_sharing == "key_value" else shared_weight
+        if self.config.projection_type == "linear":
+            weight = weight[: self.projected_length]
+        return weight, weight
+
+    def compress(
+        self, states: torch.Tensor, weight: torch.Tensor | None, positions: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Compress tokens into slots, as `project_tokens` or `pool_windows` do."""
+        if self.config.projection_type == "linear":
+            return project_tokens(states, weight, positions)
+        return pool_windows(states, self.config.projection_type, self.window, weight, positions)
+
+    def map_then_compress(
+        self,
+        linear: nn.Module,
+        hidden_states: torch.Tensor,
+        weight: torch.Tensor | None,
+        positions: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Compress the mapped states of each head by its own projection, `(B, N, M)` to `(B, H, K, D)`.
+
+        With a projection a head, compressing the map's output costs less than mapping H compressed inputs. The bias
+        joins afterwards, as when compression comes first.
+        """
+        # asked of the module, because an adapter or an offloading hook may stand between it and its parameters
+        bias = linear(hidden_states.new_zeros(1, 1, hidden_states.shape[-1]))
+        states = linear(hidden_states) - bias
+        if self.config.projection_type == "linear":
+            return self.compress(self.split_heads(states), weight, positions) + self.split_heads(bias)
+        return self.split_heads(self.compress(states, weight, positions) + bias)
+
+    def slot_mask(self, hidden_states: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor | None:
+        """Mask the empty windows of padded inputs; a learned matrix leaves no slot empty and needs no mask."""
+        if positions is None or self.config.projection_type == "linear":
+            return None
+        if "flash" in self.config._attn_implementation:
+            raise ValueError(
+                f"`projection_type` = {self.config.projection_type!r} leaves windows of padding empty, which flash "
+                'attention cannot mask. Load the model with `attn_implementation="sdpa"`, or do not pad.'
+            )
+        return empty_window_mask(hidden_states, self.window, positions)
+
+
+class LinformerMLP(nn.Module):
+    """Two linear maps with an activation between, for each token on its own."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__()
+        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.output(self.activation(self.intermediate(hidden_states)))
+
+
+class LinformerLayer(GradientCheckpointingLayer):
+    """RoBERTa's block: attention and MLP, each added to its input and normalised afterwards."""
+
+    def __init__(self, config: LinformerConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.attention = LinformerAttention(config, layer_idx)
+        self.attention_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp = LinformerMLP(config)
+        self.mlp_layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
+        attention_output, _ = self.attention(hidden_states, **kwargs)
+        hidden_states = self.attention_layer_norm(hidden_states + self.dropout(attention_output))
+        return self.mlp_layer_norm(hidden_states + self.dropout(self.mlp(hidden_states)))
+
+
+class LinformerPreTrainedModel(PreTrainedModel):
+    """What all Linformers share: initialisation, capabilities, and growing or shrinking n."""
+
+    config: LinformerConfig
+    base_model_prefix = "linformer"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["LinformerLayer"]
+    _input_embed_layer = "word_embeddings"
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_record_outputs = {"hidden_states": LinformerLayer, "attentions": LinformerAttention}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, LinformerProjection):
+            if module.is_matrix:
+                # variance 1/n: a slot is as large as a token, whatever n and k are
+                init.normal_(module.weight, mean=0.0, std=module.weight.shape[-1] ** -0.5)
+            else:
+                init.constant_(module.weight, 1 / module.weight.shape[-1])  # the mean of the window
+
+    def get_position_embeddings(self) -> nn.Embedding:
+        """Return the position table, `(n, M)`."""
+        return self.base_model.embeddings.position_embeddings
+
+    @torch.no_grad()
+    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
+        """Change n, the longest input, in the position table, the projections and the configuration together.
+
+        What was learned is kept: an input that fits the old and the new n gives the same output as before. New rows
+        of the position table repeat the learned ones from the first on, and new columns of E and F start at zero, so
+        that longer inputs first read their early tokens and training opens the rest. With windows, k follows n and
+        the window stays as long as it is.
+
+        Args:
+            new_num_position_embeddings: The new n, in tokens.
+
+        Raises:
+            ValueError: If k would exceed n, or n would not be a whole number of windows. Nothing is changed then.
+        """
+        old, new = self.config.max_position_embeddings, new_num_position_embeddings
+        fields = resized_fields(self.config, new)
+        trial = copy.copy(self.config)
+        trial.__dict__.update(fields)
+        trial.validate_linformer()
+
+        table = self.get_position_embeddings()
+        rows = torch.arange(new, device=table.weight.device) % old
+        table.weight = nn.Parameter(table.weight[rows], requires_grad=table.weight.requires_grad)
+        table.num_embeddings = new
+        for module in self.modules():
+            if isinstance(module, LinformerProjection) and module.is_matrix:
+                weight = F.pad(module.weight, (0, new - old))  # a negative pad cuts
+                module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
+        self.config.__dict__.update(fields)
+
+
+class LinformerModel(LinformerPreTrainedModel):
+    """The encoder: token ids to one vector a token."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        config.validate_linformer()  # fields may have been set since the configuration was made
+        self.embeddings = LinformerEmbeddings(config)
+        self.layers = nn.ModuleList([LinformerLayer(config, index) for index in range(config.num_hidden_layers)])
+        self.projection = None
+        if has_projection_weights(config) and config.projection_sharing == "layerwise":
+            self.projection = LinformerProjection(config, max(config.projected_lengths))
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encode a batch of sequences.
+
+        Args:
+            input_ids: Token ids, `(B, N)`, with N at most n.
+            attention_mask: 1 for a real token and 0 for padding, `(B, N)`, of any dtype. Padding may stand anywhere.
+                None means that nothing is padding.
+            token_type_ids: Segment of each token, `(B, N)`. None means 0 throughout.
+            inputs_embeds: Word embeddings in place of `input_ids`, `(B, N, M)`.
+
+        Returns:
+            `last_hidden_state`, `(B, N, M)`; on request also `hidden_states`, the embeddings and every layer's output,
+            and `attentions`, `(B, H, N, K)` a layer with rows that sum to one.
+
+        Raises:
+            ValueError: If the input is longer than n, the mask has another shape, or something is asked for that a
+                Linformer cannot do; the message gives the reason and the way out.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
+        self._refuse_what_cannot_be(kwargs)
+        batch_size, num_tokens = (inputs_embeds if input_ids is None else input_ids).shape[:2]
+        max_positions = self.config.max_position_embeddings
+        if num_tokens > max_positions:
+            raise ValueError(
+                f"The input has {num_tokens} tokens; this model reads at most `max_position_embeddings` = "
+                f"{max_positions}. Truncate the input, or call `model.resize_position_embeddings({num_tokens})` and "
+                "train further."
+            )
+        positions = None
+        if attention_mask is not None:
+            check_mask_shape(attention_mask, batch_size, num_tokens)
+            positions = token_positions(attention_mask, max_positions)
+        elif input_ids is not None:
+            self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
+
+        hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
+        shared_weight = None if self.projection is None else self.projection()
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, positions=positions, shared_weight=shared_weight, **kwargs)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+    def _refuse_what_cannot_be(self, arguments: dict) -> None:
+        for name, reason in REFUSED_ARGUMENTS.items():
+            if arguments.pop(name, None) not in (None, False):
+                raise ValueError(f"A Linformer takes no `{name}`: {reason}.")
+        if arguments.get("output_attentions") and self.config._attn_implementation != "eager":
+            logger.warning_once(
+                f"{self.config._attn_implementation!r} does not return attention maps, so calls with "
+                "`output_attentions=True` compute them eagerly, (batch, heads, tokens, slots) a layer. Load the model "
+                'with `attn_implementation="eager"` to compute so always.'
+            )
+
+
+class LinformerLMHead(nn.Module):
+    """RoBERTa's head for masked words: dense, activation, norm, and a score for each word."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.layer_norm(self.activation(self.dense(hidden_states))))
+
+
+class LinformerClassificationHead(nn.Module):
+    """RoBERTa's head for a whole sequence: dense, tanh, and a score for each label."""
+
+    def __init__(self, config: LinformerConfig, num_labels: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.output = nn.Linear(config.hidden_size, num_labels)
+
+    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+        return self.output(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
+
+
+class LinformerForMaskedLM(LinformerPreTrainedModel):
+    """A Linformer that fills in masked words."""
+
+    _tied_weights_keys = {"lm_head.decoder.weight": "linformer.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.linformer = LinformerModel(config)
+        self.lm_head = LinformerLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the map from hidden states to the vocabulary."""
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace the map from hidden states to the vocabulary."""
+        self.lm_head.decoder = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """Score every word of the vocabulary at every token.
+
+        Args:
+            input_ids: As in `LinformerModel`.
+            attention_mask: As in `LinformerModel`.
+            token_type_ids: As in `LinformerModel`.
+            inputs_embeds: As in `LinformerModel`.
+            labels: The right word's id, or -100 where there is nothing to predict, `(B, N)`.
+            num_items_in_batch: Labels of the whole step, over all its batches and processes; the loss is divided by
+                it. None divides by the labels of this batch.
+
+        Returns:
+            `logits`, `(B, N, V)`, or `(L, V)` for the L labelled tokens with `sparse_prediction` and labels; `loss`,
+            the mean cross-entropy in nats.
+        """
+        outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
+        hidden_states = outputs.last_hidden_state
+        if labels is not None and self.config.sparse_prediction:
+            is_labelled = labels != -100
+            hidden_states, labels = hidden_states[is_labelled], labels[is_labelled]
+        logits = self.lm_head(hidden_states)
+        return MaskedLMOutput(
+            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class LinformerForSequenceClassification(LinformerPreTrainedModel):
+    """A Linformer that labels or rates a whole text, or a pair of texts."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.linformer = LinformerModel(config)
+        self.classifier = LinformerClassificationHead(config, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        """Score every label for every sequence.
+
+        Args:
+            input_ids: As in `LinformerModel`.
+            attention_mask: As in `LinformerModel`.
+            token_type_ids: As in `LinformerModel`.
+            inputs_embeds: As in `LinformerModel`.
+            labels: Class ids, `(B,)`; 0 and 1 for each of several labels, `(B, L)`; or numbers to predict, `(B,)` or
+                `(B, L)`. `config.problem_type` says which; where it is None, one output means regression, whole
+                numbers mean classes, and fractions mean several labels.
+            num_items_in_batch: As in `LinformerForMaskedLM`.
+
+        Returns:
+            `logits`, `(B, L)`; `loss`, the mean cross-entropy (in nats) or squared error.
+        """
+        outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
+        pooled = pool_sequence(outputs.last_hidden_state, attention_mask, self.config.classifier_pooling)
+        logits = self.classifier(pooled)
+        return SequenceClassifierOutput(
+            loss=None if labels is None else sequence_loss(logits, labels, self.config, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class LinformerForTokenClassification(LinformerPreTrainedModel):
+    """A Linformer that labels each token."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.linformer = LinformerModel(config)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """Score every label for every token.
+
+        Args:
+            input_ids: As in `LinformerModel`.
+            attention_mask: As in `LinformerModel`.
+            token_type_ids: As in `LinformerModel`.
+            inputs_embeds: As in `LinformerModel`.
+            labels: Class ids, or -100 where there is nothing to predict, `(B, N)`.
+            num_items_in_batch: As in `LinformerForMaskedLM`.
+
+        Returns:
+            `logits`, `(B, N, L)`; `loss`, the mean cross-entropy in nats.
+        """
+        outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        return TokenClassifierOutput(
+            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class LinformerForQuestionAnswering(LinformerPreTrainedModel):
+    """A Linformer that marks where in a text the answer starts and ends."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.linformer = LinformerModel(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        """Score every token as start and as end of the answer.
+
+        Args:
+            input_ids: As in `LinformerModel`.
+            attention_mask: As in `LinformerModel`.
+            token_type_ids: As in `LinformerModel`.
+            inputs_embeds: As in `LinformerModel`.
+            start_positions: Index of the answer's first token, `(B,)`. An index outside the input is not counted.
+            end_positions: Index of the answer's last token, likewise.
+
+        Returns:
+            `start_logits` and `end_logits`, `(B, N)`; `loss`, the mean of both cross-entropies in nats.
+        """
+        outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class LinformerForMultipleChoice(LinformerPreTrainedModel):
+    """A Linformer that picks one of several continuations."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.linformer = LinformerModel(config)
+        self.classifier = LinformerClassificationHead(config, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MultipleChoiceModelOutput:
+        """Score every choice.
+
+        Args:
+            input_ids: Each choice with its context, `(B, choices, N)`.
+            attention_mask: 1 for a real token and 0 for padding, `(B, choices, N)`.
+            token_type_ids: Segment of each token, `(B, choices, N)`.
+            inputs_embeds: Word embeddings in place of `input_ids`, `(B, choices, N, M)`.
+            labels: Index of the right choice, `(B,)`.
+            num_items_in_batch: As in `LinformerForMaskedLM`.
+
+        Returns:
+            `logits`, `(B, choices)`; `loss`, the mean cross-entropy in nats.
+        """
+        choices = input_ids if inputs_embeds is None else inputs_embeds
+        flat = [
+            None if tensor is None else tensor.flatten(0, 1)
+            for tensor in (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        ]
+        outputs = self.linformer(*flat, **kwargs)
+        pooled = pool_sequence(outputs.last_hidden_state, flat[1], self.config.classifier_pooling)
+        logits = self.classifier(pooled).view(choices.shape[:2])
+        return MultipleChoiceModelOutput(
+            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def has_projection_weights(config: LinformerConfig) -> bool:
+    """Tell whether the projections are learned; the poolings are not."""
+    return config.projection_type in ("linear", "conv")
+
+
+def classifier_dropout(config: LinformerConfig) -> float:
+    """Return the dropout of the classification heads."""
+    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+
+
+def resized_fields(config: LinformerConfig, max_positions: int) -> dict[str, int | list[int]]:
+    """Return the configuration fields that a new n changes.
+
+    Raises:
+        ValueError: If the new n is not a whole number of windows.
+    """
+    if config.projection_type == "linear":
+        return {"max_position_embeddings": max_positions}
+    windows = [config.max_position_embeddings // length for length in config.projected_lengths]
+    for window in windows:
+        if max_positions % window:
+            raise ValueError(
+                f"{max_positions} positions are not a whole number of windows of {window} tokens; take a multiple."
+            )
+    lengths = [max_positions // window for window in windows]
+    uniform = isinstance(config.projected_length, int)
+    return {"max_position_embeddings": max_positions, "projected_length": lengths[0] if uniform else lengths}
+
+
+def check_mask_shape(attention_mask: torch.Tensor, batch_size: int, num_tokens: int) -> None:
+    """Accept a mask of shape `(B, N)` and no other.
+
+    Raises:
+        ValueError: With the shape it has, the shape it needs, and the reason.
+    """
+    if tuple(attention_mask.shape) != (batch_size, num_tokens):
+        raise ValueError(
+            f"`attention_mask` has shape {tuple(attention_mask.shape)}; a Linformer takes (batch, tokens) = "
+            f"{(batch_size, num_tokens)}, 1 for a token and 0 for padding. Every slot mixes all positions, so a mask "
+            "between pairs of tokens, causal or block-diagonal, has no meaning here."
+        )
+
+
+def pool_sequence(
+    hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, classifier_pooling: str
+) -> torch.Tensor:
+    """Represent each sequence by its first real token, or by the mean of its real tokens, `(B, N, M)` to `(B, M)`."""
+    if attention_mask is None:
+        return hidden_states[:, 0] if classifier_pooling == "cls" else hidden_states.mean(1)
+    is_token = attention_mask != 0
+    if classifier_pooling == "cls":
+        first = is_token.int().argmax(-1)
+        return hidden_states[torch.arange(len(first), device=first.device), first]
+    total = hidden_states.masked_fill(~is_token[..., None], 0.0).sum(1)
+    return total / is_token.sum(-1, keepdim=True).clamp(min=1)
+
+
+def cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+) -> torch.Tensor:
+    """Return the cross-entropy, summed over the labels that are not -100 and divided by how many there are.
+
+    Args:
+        logits: `(..., L)`.
+        labels: Class ids, of the shape of `logits` without its last axis.
+        num_items_in_batch: What to divide by. None counts the labels given.
+    """
+    labels = labels.to(logits.device).flatten()
+    total = F.cross_entropy(logits.float().flatten(0, -2), labels, reduction="sum")
+    return total / ((labels != -100).sum() if num_items_in_batch is None else on_device(num_items_in_batch, total))
+
+
+def sequence_loss(
+    logits: torch.Tensor, labels: torch.Tensor, config: LinformerConfig, num_items_in_batch: torch.Tensor | int | None
+) -> torch.Tensor:
+    """Return the loss of a sequence classifier for the problem at hand, divided as in `cross_entropy`."""
+    problem_type = config.problem_type
+    if problem_type is None and config.num_labels == 1:
+        problem_type = "regression"
+    elif problem_type is None:
+        problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+    if problem_type == "single_label_classification":
+        return cross_entropy(logits, labels, num_items_in_batch)
+    targets = labels.to(logits.device).reshape(logits.shape).float()
+    if problem_type == "regression":
+        total = F.mse_loss(logits.float(), targets, reduction="sum")
+    else:
+        total = F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="sum")
+    return total / (targets.numel() if num_items_in_batch is None else on_device(num_items_in_batch, total))
+
+
+def on_device(count: torch.Tensor | int, like: torch.Tensor) -> torch.Tensor | int:
+    """Move a count to the device of a tensor; a plain number needs no move."""
+    return count.to(like.device) if torch.is_tensor(count) else count
+
+
+__all__ = [
+    "LinformerForMaskedLM",
+    "LinformerForMultipleChoice",
+    "LinformerForQuestionAnswering",
+    "LinformerForSequenceClassification",
+    "LinformerForTokenClassification",
+    "LinformerModel",
+    "LinformerPreTrainedModel",
+]
