@@ -6,8 +6,8 @@ The choices that make it different from RoBERTa, whose block it otherwise is:
 
 - keys and values are compressed from N tokens to K slots before their linear maps, softmax(Q ((E X) W_K + b_K)^T) V;
 - a shorter input reads the first N columns of E and F and costs as much less;
-- padding is skipped by position: real tokens count 0, 1, 2, ... wherever they stand, and padding reads a column of
-  zeros, so that no mask has to reach the attention itself.
+- padding is skipped by position: real tokens count 0, 1, 2, ... and padding reads a column of zeros, so that no mask
+  has to reach the attention.
 
 Letters: B batch, H heads, N tokens, K slots, D width of one head, M model width (H * D), W tokens of a window,
 C channels, V vocabulary, L labels. n and k are the paper's: the longest input, and the slots it is compressed into.
@@ -252,10 +252,11 @@ class LinformerAttention(nn.Module):
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
-        if has_projection_weights(config) and config.projection_sharing in ("none", "headwise"):
+        learned = has_projection_weights(config)
+        if learned and config.projection_sharing in ("none", "headwise"):
             self.key_projection = LinformerProjection(config, self.projected_length)
             self.value_projection = LinformerProjection(config, self.projected_length)
-        elif has_projection_weights(config) and config.projection_sharing == "key_value":
+        elif learned and config.projection_sharing == "key_value":
             self.projection = LinformerProjection(config, self.projected_length)
 
     def forward(
@@ -281,9 +282,9 @@ class LinformerAttention(nn.Module):
             key_states = self.map_then_compress(self.key, hidden_states, key_weight, positions)
             value_states = self.map_then_compress(self.value, hidden_states, value_weight, positions)
         else:
-            key_rows = self.compress(hidden_states, key_weight, positions)
-            same = value_weight is key_weight
-            value_rows = key_rows if same else self.compress(hidden_states, value_weight, positions)
+            key_rows = value_rows = self.compress(hidden_states, key_weight, positions)
+            if value_weight is not key_weight:
+                value_rows = self.compress(hidden_states, value_weight, positions)
             key_states = self.split_heads(self.key(key_rows))
             value_states = self.split_heads(self.value(value_rows))
 
@@ -493,17 +494,16 @@ class LinformerModel(LinformerPreTrainedModel):
             raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
         self._refuse_what_cannot_be(kwargs)
         batch_size, num_tokens = (inputs_embeds if input_ids is None else input_ids).shape[:2]
-        max_positions = self.config.max_position_embeddings
-        if num_tokens > max_positions:
+        longest = self.config.max_position_embeddings
+        if num_tokens > longest:
             raise ValueError(
-                f"The input has {num_tokens} tokens; this model reads at most `max_position_embeddings` = "
-                f"{max_positions}. Truncate the input, or call `model.resize_position_embeddings({num_tokens})` and "
-                "train further."
+                f"The input has {num_tokens} tokens; this model reads `max_position_embeddings` = {longest}. Truncate "
+                f"it, or call `model.resize_position_embeddings({num_tokens})` and train further."
             )
         positions = None
         if attention_mask is not None:
             check_mask_shape(attention_mask, batch_size, num_tokens)
-            positions = token_positions(attention_mask, max_positions)
+            positions = token_positions(attention_mask, longest)
         elif input_ids is not None:
             self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
 
@@ -519,9 +519,8 @@ class LinformerModel(LinformerPreTrainedModel):
                 raise ValueError(f"A Linformer takes no `{name}`: {reason}.")
         if arguments.get("output_attentions") and self.config._attn_implementation != "eager":
             logger.warning_once(
-                f"{self.config._attn_implementation!r} does not return attention maps, so calls with "
-                "`output_attentions=True` compute them eagerly, (batch, heads, tokens, slots) a layer. Load the model "
-                'with `attn_implementation="eager"` to compute so always.'
+                f"{self.config._attn_implementation!r} forms no attention maps; with `output_attentions=True` a call "
+                'computes eagerly. Load the model with `attn_implementation="eager"` to do so always.'
             )
 
 
@@ -781,14 +780,11 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         Returns:
             `logits`, `(B, choices)`; `loss`, the mean cross-entropy in nats.
         """
-        choices = input_ids if inputs_embeds is None else inputs_embeds
-        flat = [
-            None if tensor is None else tensor.flatten(0, 1)
-            for tensor in (input_ids, attention_mask, token_type_ids, inputs_embeds)
-        ]
+        given = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in given]
         outputs = self.linformer(*flat, **kwargs)
         pooled = pool_sequence(outputs.last_hidden_state, flat[1], self.config.classifier_pooling)
-        logits = self.classifier(pooled).view(choices.shape[:2])
+        logits = self.classifier(pooled).view((input_ids if inputs_embeds is None else inputs_embeds).shape[:2])
         return MultipleChoiceModelOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
@@ -866,7 +862,7 @@ def cross_entropy(
     """
     labels = labels.to(logits.device).flatten()
     total = F.cross_entropy(logits.float().flatten(0, -2), labels, reduction="sum")
-    return total / ((labels != -100).sum() if num_items_in_batch is None else on_device(num_items_in_batch, total))
+    return divide(total, (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
 
 
 def sequence_loss(
@@ -885,12 +881,12 @@ def sequence_loss(
         total = F.mse_loss(logits.float(), targets, reduction="sum")
     else:
         total = F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="sum")
-    return total / (targets.numel() if num_items_in_batch is None else on_device(num_items_in_batch, total))
+    return divide(total, targets.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
-def on_device(count: torch.Tensor | int, like: torch.Tensor) -> torch.Tensor | int:
-    """Move a count to the device of a tensor; a plain number needs no move."""
-    return count.to(like.device) if torch.is_tensor(count) else count
+def divide(total: torch.Tensor, count: torch.Tensor | int) -> torch.Tensor:
+    """Divide a summed loss by a count, which may be a plain number or lie on another device."""
+    return total / (count.to(total.device) if torch.is_tensor(count) else count)
 
 
 __all__ = [

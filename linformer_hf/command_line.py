@@ -1,0 +1,58 @@
+"""What all scripts share: options or a settings file in, one clear line and exit code 2 on a user's mistake."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+
+
+logger = logging.getLogger(__name__)
+
+
+def run(function: Callable[..., Any], *argument_classes: type, description: str | None = None) -> None:
+    """Call a function with arguments from the command line.
+
+    A first argument that ends in .json or .yaml is a file of options; flags after it win over it. What the package
+    reports goes to standard error.
+
+    Args:
+        function: Called with one object of each class.
+        *argument_classes: Dataclasses, each field an option.
+        description: Text above the options in `--help`.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.getLogger("linformer_hf").addHandler(handler)
+    logging.getLogger("linformer_hf").setLevel(logging.INFO)
+    parser = HfArgumentParser(argument_classes, description=description)
+    try:
+        flags = sys.argv[1:]
+        if flags and flags[0].endswith((".json", ".yaml", ".yml")):
+            flags = read_flags(Path(flags[0])) + flags[1:]
+        function(*parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
+    except (ValueError, OSError) as error:
+        logger.debug("The error arose here:", exc_info=True)
+        parser.exit(2, f"error: {error}\n")
+
+
+def read_flags(file: Path) -> list[str]:
+    """Turn a file of options into the flags it stands for; an option without a value is left at its default.
+
+    Raises:
+        ValueError: If the file does not hold options by name.
+    """
+    options = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML
+    if not isinstance(options, dict):
+        raise ValueError(f"{file} must hold options by name, as in `max_steps: 100`.")
+    flags = []
+    for name, value in options.items():
+        if value is None:
+            continue
+        values = value if isinstance(value, list) else [value]
+        flags += [f"--{name}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in values)]
+    return flags

@@ -1,0 +1,326 @@
+"""Teach an encoder to fill in masked words: arguments, and one function that runs from text to a saved model."""
+
+import math
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import metadata_load, metadata_save
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import logging
+
+from .configuration_linformer import LinformerConfig
+from .data import MaskingCollator, cut_lines, mask_once, pack_blocks, train_tokenizer, unigram_perplexity
+from .modeling_linformer import LinformerForMaskedLM
+from .results import Stopwatch, write_results
+from .texts import Table, TextArguments, Texts, load_texts
+
+
+logger = logging.get_logger(__name__)
+
+TOKENIZER_ROWS = 100_000
+UNIGRAM_ROWS = 10_000
+
+
+@dataclass
+class PretrainingArguments(TextArguments):
+    """What is taught, and how the text is masked."""
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "A checkpoint to go on from. Without it a Linformer starts from nothing."}
+    )
+    config_overrides: str | None = field(
+        default=None,
+        metadata={"help": "Fields of a new model, as in `hidden_size=128,num_hidden_layers=4`."},
+    )
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={"help": "Length of an example in tokens; of a new model also n. By default 512, or the model's n."},
+    )
+    projected_length: list[int] | None = field(
+        default=None, metadata={"help": "k of a new model: one number, or one for each layer. By default 128."}
+    )
+    projection_sharing: str = field(
+        default="layerwise", metadata={"help": "none, headwise, key_value or layerwise; of a new model."}
+    )
+    projection_type: str = field(
+        default="linear", metadata={"help": "linear, mean_pool, max_pool or conv; of a new model."}
+    )
+    tokenizer_name: str | None = field(
+        default=None, metadata={"help": "A tokenizer to take. By default the model's, or one trained on the text."}
+    )
+    vocab_size: int = field(default=8192, metadata={"help": "Tokens of a tokenizer that is trained on the text."})
+    line_by_line: bool = field(
+        default=False, metadata={"help": "Make each document one example, instead of packing blocks of equal length."}
+    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
+    whole_word_mask: bool = field(default=False, metadata={"help": "Mask all tokens of a word together."})
+    short_seq_length: int | None = field(
+        default=None,
+        metadata={"help": "Train on blocks cut to this length first: cheaper, and long models learn sooner."},
+    )
+    short_share: float = field(default=0.7, metadata={"help": "Share of the steps that train on short blocks."})
+
+
+class PretrainingTrainer(Trainer):
+    """A Trainer that may cut the first part of its batches into shorter blocks.
+
+    A step sees the same tokens either way, in more and shorter rows: a Linformer reads only the first columns of its
+    projections then. Which step it is lies in the Trainer's state, so a resumed run goes on as it would have.
+
+    Args:
+        *args: As for `Trainer`.
+        short_seq_length: Length of a short block, in tokens. None trains on full blocks throughout.
+        short_share: Share of the steps that train on short blocks.
+        **kwargs: As for `Trainer`.
+    """
+
+    def __init__(self, *args: Any, short_seq_length: int | None = None, short_share: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.short_seq_length = short_seq_length
+        self.short_share = short_share
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], num_items_in_batch: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Train on one batch, cut into short blocks while it is early."""
+        if self.short_seq_length and self.state.global_step < self.short_share * self.state.max_steps:
+            inputs = {name: tensor.view(-1, self.short_seq_length) for name, tensor in inputs.items()}
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> dict[str, float]:
+    """Run masked-language-model training from text to a saved model, and measure it on held-out text.
+
+    Args:
+        arguments: Text, model and masking.
+        training: The Trainer's own arguments; `do_train` and `do_eval` say what to do.
+
+    Returns:
+        What was measured: `unigram_perplexity` (frequencies alone), `initial_perplexity`, `perplexity`, and the
+        Trainer's own numbers.
+
+    Raises:
+        ValueError: If arguments contradict each other, or text, tokenizer and model do not fit.
+    """
+    if not (training.do_train or training.do_eval):
+        raise ValueError("Nothing is asked for: give --do_train, --do_eval or both.")
+    checkpoint = find_checkpoint(training)
+    watch = Stopwatch()
+    set_seed(training.seed)
+    with training.main_process_first(desc="preparing the text"):
+        texts = load_texts(arguments, training.seed)
+        tokenizer = load_tokenizer(arguments, texts, checkpoint)
+        model = load_model(arguments, tokenizer, training.do_train)
+        num_tokens = example_length(arguments, model)
+        tokenizer.model_max_length = model_length(model)
+        train, held_out = make_examples(texts, tokenizer, num_tokens, arguments, training.seed)
+
+    training.remove_unused_columns = False  # the collator reads what the model's forward does not name
+    trainer = PretrainingTrainer(
+        model=model,
+        args=training,
+        train_dataset=train,
+        eval_dataset=held_out,
+        processing_class=tokenizer,
+        data_collator=MaskingCollator(tokenizer, arguments.mlm_probability, arguments.whole_word_mask),
+        short_seq_length=arguments.short_seq_length,
+        short_share=arguments.short_share,
+    )
+    frequencies = (row["input_ids"] for row in islice(train, UNIGRAM_ROWS))
+    metrics = {"unigram_perplexity": unigram_perplexity(frequencies, held_out, len(tokenizer))}
+    if training.do_train:
+        if training.do_eval and checkpoint is None:
+            metrics["initial_perplexity"] = perplexity(trainer)
+        metrics |= train_and_save(trainer, checkpoint)
+    if training.do_eval:
+        metrics["perplexity"] = perplexity(trainer)
+        logger.info(report(metrics))
+    if trainer.is_world_process_zero():
+        record = write_results(training.output_dir, metrics | watch.read(), (arguments, training))
+        logger.info(f"Model and tokenizer lie in {training.output_dir}, the record of this run in {record}.")
+    return metrics
+
+
+def find_checkpoint(training: TrainingArguments) -> str | None:
+    """Return the checkpoint to resume from, if the output folder holds one.
+
+    Raises:
+        ValueError: If the folder holds something else.
+    """
+    folder = Path(training.output_dir)
+    if training.resume_from_checkpoint:
+        return training.resume_from_checkpoint
+    if not training.do_train or not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    checkpoint = get_last_checkpoint(training.output_dir)
+    if checkpoint is None:
+        raise ValueError(f"{folder} holds files but no checkpoint to resume from; name a new --output_dir.")
+    logger.info(f"Resuming from {checkpoint}.")
+    return checkpoint
+
+
+def load_tokenizer(arguments: PretrainingArguments, texts: Texts, checkpoint: str | None) -> PreTrainedTokenizerBase:
+    """Take the tokenizer of the checkpoint or the model, the one that is named, or train one on the text.
+
+    Raises:
+        ValueError: If it has no mask token.
+    """
+    source = checkpoint or arguments.tokenizer_name or arguments.model_name_or_path
+    if source is None:
+        logger.info(f"Training a tokenizer of {arguments.vocab_size} tokens.")
+        rows = texts["train"].take(TOKENIZER_ROWS) if len_or_none(texts["train"]) is None else texts["train"]
+        return train_tokenizer((row["text"] for row in rows), arguments.vocab_size, arguments.max_seq_length or 512)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    if tokenizer.mask_token is None:
+        raise ValueError(f"The tokenizer of {source} has no mask token, so it cannot mask words.")
+    return tokenizer
+
+
+def len_or_none(table: Table) -> int | None:
+    """Return the number of rows, or None of a stream."""
+    return len(table) if hasattr(table, "__len__") else None
+
+
+def load_model(
+    arguments: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, for_training: bool
+) -> PreTrainedModel:
+    """Load the model that is named, or start a Linformer from nothing.
+
+    Raises:
+        ValueError: If the tokenizer has more tokens than the model's embedding table.
+    """
+    if arguments.model_name_or_path is None:
+        if not for_training:
+            raise ValueError("There is nothing to evaluate: name a --model_name_or_path, or give --do_train.")
+        model = LinformerForMaskedLM(new_config(arguments, tokenizer))
+        logger.info(f"Starting a Linformer of {model.num_parameters() / 1e6:.1f} million parameters from nothing.")
+        return model
+    config = AutoConfig.from_pretrained(arguments.model_name_or_path)
+    model = AutoModelForMaskedLM.from_pretrained(arguments.model_name_or_path, config=config)
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, the embedding table of {arguments.model_name_or_path} only "
+            f"{rows} rows; take the model's own tokenizer."
+        )
+    return model
+
+
+def new_config(arguments: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> LinformerConfig:
+    """Describe a new Linformer: the tokenizer's ids, n, k and sharing, and what is overridden."""
+    fields = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "max_position_embeddings": arguments.max_seq_length or 512,
+        "projection_sharing": arguments.projection_sharing,
+        "projection_type": arguments.projection_type,
+    }
+    if arguments.projected_length:
+        one = len(arguments.projected_length) == 1
+        fields["projected_length"] = arguments.projected_length[0] if one else arguments.projected_length
+    # read against the defaults first, because the fields must fit together when the configuration is made
+    overridden = LinformerConfig()
+    if arguments.config_overrides:
+        overridden.update_from_string(arguments.config_overrides)
+    return LinformerConfig(**{**overridden.to_diff_dict(), **fields})
+
+
+def model_length(model: PreTrainedModel) -> int:
+    """Return the longest input of a model in tokens; RoBERTa's table has rows that no token uses."""
+    table = getattr(model.base_model.embeddings, "position_embeddings", None)
+    offset = 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+    return model.config.max_position_embeddings - offset
+
+
+def example_length(arguments: PretrainingArguments, model: PreTrainedModel) -> int:
+    """Return the length of an example in tokens.
+
+    Raises:
+        ValueError: If it is longer than the model reads, or short blocks do not divide it.
+    """
+    longest = model_length(model)
+    num_tokens = arguments.max_seq_length or longest
+    if num_tokens > longest:
+        raise ValueError(f"--max_seq_length is {num_tokens}; the model reads at most {longest} tokens.")
+    short = arguments.short_seq_length
+    if short and (num_tokens % short or arguments.line_by_line):
+        raise ValueError(
+            f"--short_seq_length is {short}; it must divide the block length {num_tokens}, and it cuts packed blocks, "
+            "not --line_by_line."
+        )
+    return num_tokens
+
+
+def make_examples(
+    texts: Texts, tokenizer: PreTrainedTokenizerBase, num_tokens: int, arguments: PretrainingArguments, seed: int
+) -> tuple[Table, Table]:
+    """Turn documents into training examples and held-out examples with fixed masks.
+
+    Raises:
+        ValueError: If the text is shorter than one block.
+    """
+    make = cut_lines if arguments.line_by_line else pack_blocks
+    examples = {
+        split: table.map(
+            make(tokenizer, num_tokens, keep_offsets=arguments.whole_word_mask),
+            batched=True,
+            remove_columns=["text"],
+        )
+        for split, table in texts.items()
+    }
+    for split, table in examples.items():
+        if len_or_none(table) == 0:
+            raise ValueError(
+                f"The {split} text is shorter than one block of {num_tokens} tokens: give more text, a smaller "
+                "--max_seq_length, or --line_by_line."
+            )
+    held_out = mask_once(examples["validation"], tokenizer, arguments.mlm_probability, seed)
+    return examples["train"], held_out
+
+
+def train_and_save(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:
+    """Train, then save model, tokenizer, state and card, and return the Trainer's numbers."""
+    config = trainer.model.config
+    sparse = getattr(config, "sparse_prediction", None)
+    if sparse is not None:
+        config.sparse_prediction = True  # the same loss from the labelled tokens alone
+    result = trainer.train(resume_from_checkpoint=checkpoint)
+    if sparse is not None:
+        config.sparse_prediction = sparse
+    trainer.save_model()
+    trainer.save_state()
+    trainer.save_metrics("train", result.metrics)
+    if trainer.is_world_process_zero():
+        trainer.create_model_card(tags=["linformer"])
+        card = Path(trainer.args.output_dir, "README.md")
+        metadata_save(card, {**metadata_load(card), "pipeline_tag": "fill-mask"})
+    return result.metrics
+
+
+def report(metrics: dict[str, float]) -> str:
+    """Say in one sentence what was learned."""
+    before = f", {metrics['initial_perplexity']:.1f} before training" if "initial_perplexity" in metrics else ""
+    return (
+        f"Perplexity of the held-out text: {metrics['perplexity']:.1f}{before}, and "
+        f"{metrics['unigram_perplexity']:.1f} by guessing from word frequencies."
+    )
+
+
+def perplexity(trainer: Trainer) -> float:
+    """Return the perplexity of the held-out tokens that are masked."""
+    return math.exp(trainer.evaluate()["eval_loss"])

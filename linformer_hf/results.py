@@ -1,0 +1,123 @@
+"""One JSON record for each run: what was asked for, on what, and what came out."""
+
+import json
+import os
+import platform
+import resource
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+FILE_NAME = "results.json"
+PACKAGES = ("linformer_hf", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "scikit-learn")
+
+
+class Stopwatch:
+    """Wall-clock seconds and peak memory since it was made."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+    def read(self) -> dict[str, float]:
+        """Return `seconds`, and `peak_memory_bytes` of the process or, where there is one, of the GPU."""
+        # the operating system counts in kilobytes, on macOS in bytes
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        if torch.cuda.is_available():
+            peak = torch.cuda.max_memory_allocated()
+        return {"seconds": time.perf_counter() - self.start, "peak_memory_bytes": peak}
+
+
+def write_results(folder: str | Path, numbers: Mapping[str, Any], arguments: tuple[Any, ...] = ()) -> Path:
+    """Write the record of a run beside what it made.
+
+    Args:
+        folder: Where to write `results.json`.
+        numbers: What was measured, by name.
+        arguments: The dataclasses the run was given; fields at their defaults are left out.
+
+    Returns:
+        The file written.
+    """
+    record = {
+        "command": shlex.join(["python", *sys.argv]),
+        "arguments": {name: value for dataclass in arguments for name, value in changed_fields(dataclass).items()},
+        "numbers": dict(numbers),
+        "device": device_name(),
+        "versions": {"python": platform.python_version(), **installed_versions()},
+        "commit": commit(),
+    }
+    file = Path(folder) / FILE_NAME
+    unfinished = file.with_suffix(".json.part")
+    unfinished.write_text(json.dumps(record, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
+    os.replace(unfinished, file)  # a reader finds the old record or the new one, never half of one
+    return file
+
+
+def read_results(folder: str | Path) -> dict[str, Any]:
+    """Read the record of a run.
+
+    Raises:
+        ValueError: If the folder has none.
+    """
+    file = Path(folder) / FILE_NAME
+    if not file.is_file():
+        raise ValueError(f"{folder} has no {FILE_NAME}; run the script that makes it.")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def changed_fields(arguments: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults and were given by the user."""
+    return {
+        field.name: getattr(arguments, field.name)
+        for field in fields(arguments)
+        if field.init and not field.name.startswith("_") and getattr(arguments, field.name) != field.default
+        if isinstance(getattr(arguments, field.name), str | int | float | list)
+    }
+
+
+def device_name() -> str:
+    """Name what torch computes on."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of the packages that a result depends on."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str | None:
+    """Return the commit of the source tree, with `-dirty` where files were changed; None outside one."""
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,406 @@
+"""The house rules, read off the source without importing it."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
+
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "linformer_hf"
+ROOMS = sorted(PACKAGE.glob("*.py"))
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+
+# The table of the house: a room may import the floors below its own. Rooms that are still to be built have theirs.
+FLOORS = {
+    0: ("configuration_linformer",),
+    1: ("modeling_linformer",),
+    2: (
+        *("__init__", "command_line", "texts", "data", "glue", "conversion"),
+        *("spectrum", "efficiency", "hub", "export", "results", "plots"),
+    ),
+    3: ("pretraining", "finetuning", "distillation", "explorer"),
+}
+FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+
+HUB_FILES = ("configuration_linformer", "modeling_linformer")
+HOST = {"torch", "transformers", "huggingface_hub"}
+EXTRAS = {
+    "train": {"accelerate", "datasets", "evaluate", "sklearn", "scipy"},
+    "plots": {"matplotlib"},
+    "explore": {"gradio", "matplotlib"},
+    "onnx": {"onnx", "onnxscript", "onnxruntime"},
+    "track": {"tensorboard", "trackio"},
+}
+SCRIPTS_MAY_TAKE = {"HfArgumentParser", "TrainingArguments"}
+MOST_LINES = {"modeling_linformer": 900}
+MOST_LINES_OF_A_ROOM = 400
+MOST_LINES_OF_A_FUNCTION = 60
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Import = ast.Import | ast.ImportFrom
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+each_room = pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.stem)
+each_hub_file = pytest.mark.parametrize("room", [PACKAGE / f"{name}.py" for name in HUB_FILES], ids=HUB_FILES)
+each_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+each_room_and_script = pytest.mark.parametrize("file", ROOMS + SCRIPTS, ids=lambda file: file.stem)
+
+
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
+def imports(tree: ast.AST) -> list[Import]:
+    """List the imports, wherever they stand."""
+    return [node for node in ast.walk(tree) if isinstance(node, IMPORTS)]
+
+
+def hidden_imports(tree: ast.AST) -> list[Import]:
+    """List the imports that stand in a function."""
+    return [found for node in ast.walk(tree) if isinstance(node, FUNCTIONS) for found in imports(node)]
+
+
+def libraries(node: Import) -> set[str]:
+    """Name the top modules that are imported from elsewhere; none for a relative import."""
+    if isinstance(node, ast.Import):
+        return {alias.name.partition(".")[0] for alias in node.names}
+    return set() if node.level else {node.module.partition(".")[0]}
+
+
+def is_relative(node: Import) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.level > 0
+
+
+def sentence(node: Import) -> str:
+    return f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def definitions(
+    tree: ast.AST, owner: ast.ClassDef | None = None
+) -> Iterator[tuple[Function | ast.ClassDef, ast.ClassDef | None]]:
+    """Yield the classes, functions and methods that others can reach, special methods too, each with its class."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield from definitions(node, owner)
+        elif not node.name.startswith("_") or node.name.endswith("__"):
+            yield node, owner
+            if isinstance(node, ast.ClassDef):
+                yield from definitions(node, node)
+
+
+def title(node: Function | ast.ClassDef, owner: ast.ClassDef | None) -> str:
+    return node.name if owner is None else f"{owner.name}.{node.name}"
+
+
+def exported(tree: ast.Module) -> set[str]:
+    """Read `__all__`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def has_decorator(node: Function, name: str) -> bool:
+    return any(ast.unparse(decorator).endswith(name) for decorator in node.decorator_list)
+
+
+def length(function: Function) -> int:
+    """Count the lines of a function, signature included and docstring not."""
+    lines = function.end_lineno - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        docstring = function.body[0]
+        lines -= docstring.end_lineno - docstring.lineno + 1
+    return lines
+
+
+def test_every_room_has_a_floor():
+    assert {room.stem for room in ROOMS} <= set(FLOOR)
+
+
+@each_room
+def test_imports_only_go_down(room):
+    siblings = {node.module for node in imports(parse(room)) if is_relative(node) and node.module}
+    assert [name for name in siblings if FLOOR[name.partition(".")[0]] >= FLOOR[room.stem]] == []
+
+
+@each_room
+def test_siblings_are_imported_by_their_own_name(room):
+    """Neither through the package's `__init__`, nor from above it, nor by its absolute name."""
+    wrong = [
+        sentence(node)
+        for node in imports(parse(room))
+        if "linformer_hf" in libraries(node)
+        or (is_relative(node) and (node.level > 1 or node.module in (None, "__init__")))
+    ]
+    assert wrong == []
+
+
+@each_room
+def test_imports_hide_in_a_function_only_for_an_extra_and_say_how_to_install_it(room):
+    source = room.read_text("utf-8")
+    for node in hidden_imports(parse(room)):
+        offers = [extra for extra, modules in EXTRAS.items() if libraries(node) and libraries(node) <= modules]
+        assert offers, f"{sentence(node)} belongs to the top of the file"
+        assert any(f"pip install linformer_hf[{extra}]" in source for extra in offers), sentence(node)
+
+
+@each_script
+def test_scripts_only_turn_the_handle(script):
+    functions, classes = set(), set()
+    for node in imports(parse(script)):
+        origins = libraries(node)
+        if origins <= sys.stdlib_module_names and not is_relative(node):
+            continue
+        assert isinstance(node, ast.ImportFrom), f"{sentence(node)}: name what you take from it"
+        names = {alias.name for alias in node.names}
+        if node.module == "linformer_hf.command_line":
+            continue  # the handle itself
+        if origins == {"linformer_hf"}:
+            arguments = {name for name in names if name.endswith("Arguments")}
+            classes |= arguments
+            functions |= names - arguments
+        else:
+            assert origins == {"transformers"}, sentence(node)
+            assert names <= SCRIPTS_MAY_TAKE, sentence(node)
+    assert len(functions) <= 1, f"more than one function: {sorted(functions)}"
+    assert all(name.islower() for name in functions), f"not a function: {functions}"
+    assert len(classes) <= 1, f"more than one arguments class: {sorted(classes)}"
+
+
+@each_hub_file
+def test_hub_files_need_only_what_comes_with_transformers(room):
+    found = set().union(*(libraries(node) for node in imports(parse(room))))
+    assert found - HOST - sys.stdlib_module_names == set()
+    assert set(get_imports(room)) == found  # nothing hides from the host's own check, as in a `try`
+
+
+@each_hub_file
+def test_hub_files_are_flat_and_the_host_sees_their_true_imports(room):
+    """The host reads relative imports off the text by pattern, docstrings and comments included."""
+    relative = [node for node in imports(parse(room)) if is_relative(node)]
+    for node in relative:
+        assert node.level == 1 and node.module in HUB_FILES, sentence(node)
+        assert node.col_offset == 0 and "*" not in {alias.name for alias in node.names}, sentence(node)
+    assert sorted(get_relative_imports(room)) == sorted({node.module for node in relative})
+
+
+@each_room
+def test_rooms_stay_small(room):
+    lines = len(room.read_text("utf-8").splitlines())
+    assert lines <= MOST_LINES.get(room.stem, MOST_LINES_OF_A_ROOM)
+
+
+@each_room_and_script
+def test_functions_stay_short(file):
+    functions = [node for node in ast.walk(parse(file)) if isinstance(node, FUNCTIONS)]
+    long = [node for node in functions if length(node) > MOST_LINES_OF_A_FUNCTION]
+    assert [f"line {node.lineno}: {node.name}, {length(node)} lines" for node in long] == []
+
+
+@each_room
+def test_only_scripts_print(room):
+    called = [node for node in ast.walk(parse(room)) if isinstance(node, ast.Call)]
+    printers = {"print", "pprint", "pprint.pprint", "sys.stdout.write", "sys.stderr.write"}
+    assert [f"line {node.lineno}" for node in called if ast.unparse(node.func) in printers] == []
+
+
+@each_room
+def test_the_package_raises_and_never_asserts(room):
+    assert [f"line {node.lineno}" for node in ast.walk(parse(room)) if isinstance(node, ast.Assert)] == []
+
+
+@each_room
+def test_everything_public_is_explained(room):
+    """But for special methods, and the `forward` of a network's inner module, which its class explains."""
+    tree = parse(room)
+    public = exported(tree)
+    unexplained = [
+        title(node, owner)
+        for node, owner in definitions(tree)
+        if ast.get_docstring(node) is None
+        and not node.name.startswith("__")
+        and not (node.name == "forward" and owner is not None and owner.name not in public)
+    ]
+    assert unexplained == []
+    assert ast.get_docstring(tree)
+
+
+@each_room
+def test_everything_public_is_typed(room):
+    untyped = []
+    for node, owner in definitions(parse(room)):
+        if isinstance(node, ast.ClassDef):
+            continue
+        parts = node.args
+        arguments = [*parts.posonlyargs, *parts.args]
+        if owner is not None and not has_decorator(node, "staticmethod"):
+            arguments = arguments[1:]  # self or cls
+        arguments += [*parts.kwonlyargs, *filter(None, (parts.vararg, parts.kwarg))]
+        untyped += [f"{title(node, owner)}({argument.arg})" for argument in arguments if argument.annotation is None]
+        if node.returns is None:
+            untyped.append(f"{title(node, owner)} -> ?")
+    assert untyped == []
+
+
+MARK = "<the package is imported now>"
+PROBE = """
+import importlib
+import json
+import sys
+import traceback
+import warnings
+
+{host_imports}
+
+for stream in (sys.stdout, sys.stderr):
+    print({mark!r}, file=stream, flush=True)
+before = set(sys.modules)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import linformer_hf
+loaded = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+try:
+    importlib.reload(linformer_hf)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "linformer_hf"]:
+        del sys.modules[name]
+    import linformer_hf as second
+
+    config = second.LinformerConfig(
+        vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
+    )
+    model = type(transformers.AutoModelForMaskedLM.from_config(config))
+    again = "" if model is second.LinformerForMaskedLM else f"AutoModelForMaskedLM still builds the first {{model}}"
+except Exception:
+    again = traceback.format_exc()
+with open(sys.argv[1], "w") as file:
+    json.dump({{"loaded": sorted(loaded), "warnings": [str(item.message) for item in caught], "again": again}}, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def first_import(tmp_path_factory):
+    """What importing the package does to a fresh process, beyond importing what it takes from its host."""
+    rooms = [PACKAGE / f"{name}.py" for name in ("__init__", *HUB_FILES)]
+    found = [node for room in rooms for node in parse(room).body if isinstance(node, IMPORTS)]
+    host_imports = [ast.unparse(node) for node in found if libraries(node) and libraries(node) <= HOST]
+    probe = PROBE.format(mark=MARK, host_imports="\n".join(["import torch, transformers", *host_imports]))
+    record = tmp_path_factory.mktemp("house") / "record.json"
+    run = subprocess.run(
+        [sys.executable, "-c", probe, str(record)],
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    said = "".join(text.partition(MARK)[2].strip() for text in (run.stdout, run.stderr))
+    return {"said": said, **json.loads(record.read_text())}
+
+
+def test_importing_the_package_says_nothing(first_import):
+    assert first_import["said"] == ""
+    assert first_import["warnings"] == []
+
+
+def test_importing_the_package_loads_no_extra(first_import):
+    assert set(first_import["loaded"]) & set().union(*EXTRAS.values()) == set()
+
+
+def test_importing_the_package_twice_is_harmless(first_import):
+    assert first_import["again"] == ""
+
+
+def test_checkpoints_name_the_same_classes_that_the_package_registers():
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto import modeling_auto
+
+    from linformer_hf.configuration_linformer import AUTO_MAP, LinformerConfig
+
+    registered = {"AutoConfig": CONFIG_MAPPING["linformer"]}
+    for name, auto_class in vars(modeling_auto).items():
+        mapping = getattr(auto_class, "_model_mapping", None)
+        if name.startswith("Auto") and mapping is not None and LinformerConfig in mapping:
+            registered[name] = mapping[LinformerConfig]
+    where = {name: f"{found.__module__.rpartition('.')[2]}.{found.__name__}" for name, found in registered.items()}
+    assert where == AUTO_MAP
+
+
+def readme_map(readme: str) -> set[str]:
+    """Read the map of the house off the README: the path of every file that it names.
+
+    A line of the map starts with a folder or with the files that it is about, mostly one; what is said of them comes
+    after. Indentation puts files into folders, with or without drawn branches.
+    """
+    blocks = re.findall(r"^```\w*\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
+    blocks = [block for block in blocks if re.search(r"^\W*linformer_hf/", block, flags=re.MULTILINE)]
+    assert len(blocks) == 1, f"the README has {len(blocks)} fenced blocks with a map of the house"
+    is_file = re.compile(r"[\w./-]*\w\.[A-Za-z]\w*").fullmatch
+    open_folders, files = [(-1, "")], set()
+    for line in blocks[0].splitlines():
+        line = re.sub(r"[│├└─|`]", " ", line)
+        words, indent = line.split(), len(line) - len(line.lstrip())
+        while words and open_folders[-1][0] >= indent:
+            open_folders.pop()
+        folder = open_folders[-1][1] if words else ""
+        if words and words[0].endswith("/"):
+            folder += words.pop(0)
+            open_folders.append((indent, folder))
+        names = takewhile(is_file, [word.strip(",") for word in words])
+        files |= {folder + name.removeprefix(folder) for name in names}
+    return files
+
+
+def test_the_map_in_the_readme_is_the_house():
+    readme = ROOT / "README.md"
+    if not readme.is_file():
+        pytest.skip("README.md is still to be written, and with it the map of the house")
+    found = readme_map(readme.read_text("utf-8"))
+    assert {path for path in found if not (ROOT / path).exists()} == set(), "the map names files that are not there"
+    code = [*PACKAGE.glob("*.py"), *(ROOT / "scripts").glob("*.py"), *(ROOT / "scripts").glob("*.sh")]
+    assert {file.relative_to(ROOT).as_posix() for file in code} - found == set(), "the map lacks files that are there"
+
+
+@pytest.fixture(scope="module")
+def own_texts():
+    """Every text file that git knows or would take in, by its path."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the files of the repository are listed by git, which failed: {error}")
+    files = [ROOT / name for name in listing.split("\0") if name]
+    contents = {file: file.read_bytes() for file in files if file.is_file() and not file.is_symlink()}
+    return {
+        file.relative_to(ROOT).as_posix(): content.decode("utf-8", "replace")
+        for file, content in contents.items()
+        if b"\0" not in content
+    }
+
+
+def matching_lines(pattern: str, texts: dict[str, str]) -> list[str]:
+    expression = re.compile(pattern)
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in texts.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if expression.search(line)
+    ]
+
+
+def test_no_file_knows_the_machine_it_was_written_on(own_texts):
+    assert matching_lines(r"(?<![\w.~}>-])/(?:work|tmp/w|root|home/\w+|Users/\w+)(?:/|\b(?![\w.-]))", own_texts) == []
+
+
+def test_no_comment_is_a_banner(own_texts):
+    code = {name: text for name, text in own_texts.items() if not name.endswith(".md")}
+    assert matching_lines(r"^\s*#\s*(?:[-=*~_+\u2500-\u257f]{3,}|#{3,})", code) == []
