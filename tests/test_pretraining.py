@@ -1,0 +1,169 @@
+"""A masked-language-model run from text to a saved model, as a user starts it."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainingArguments, pipeline
+
+from linformer_hf.pretraining import PretrainingArguments, PretrainingTrainer, pretrain
+
+
+TINY = (
+    "hidden_size=32,num_hidden_layers=2,num_attention_heads=2,intermediate_size=64,hidden_dropout_prob=0,"
+    "attention_probs_dropout_prob=0"
+)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A language of two hundred lines in which the colour follows from the animal."""
+    file = tmp_path_factory.mktemp("text") / "corpus.txt"
+    colours = {"cat": "black", "dog": "brown", "owl": "white", "fox": "red"}
+    lines = [
+        f"The {animal} of house {number} is {colour} and sleeps at noon."
+        for number in range(50)
+        for animal, colour in colours.items()
+    ]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(file)
+
+
+def arguments(corpus, **changes):
+    defaults = {
+        "train_file": [corpus],
+        "config_overrides": TINY,
+        "vocab_size": 300,
+        "max_seq_length": 32,
+        "projected_length": [8],
+    }
+    return PretrainingArguments(**{**defaults, **changes})
+
+
+def training(folder, **changes):
+    defaults = {
+        "output_dir": str(folder),
+        "do_train": True,
+        "do_eval": True,
+        "max_steps": 20,
+        "learning_rate": 1e-2,
+        "per_device_train_batch_size": 8,
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return TrainingArguments(**{**defaults, **changes})
+
+
+@pytest.fixture(scope="module")
+def run(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    metrics = pretrain(arguments(corpus, line_by_line=True), training(folder, max_steps=150))
+    return folder, metrics
+
+
+def test_a_run_learns_more_than_frequencies(run):
+    _, metrics = run
+    assert metrics["perplexity"] < 0.7 * metrics["unigram_perplexity"] < metrics["initial_perplexity"]
+
+
+def test_what_was_saved_fills_in_words(run):
+    folder, _ = run
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.model_max_length == model.config.max_position_embeddings == 32
+    assert not model.config.sparse_prediction
+    fillings = pipeline("fill-mask", model=model, tokenizer=tokenizer)("The cat of house 7 is<mask> and sleeps.")
+    assert fillings[0]["score"] > fillings[-1]["score"] > 0
+
+
+def test_a_run_leaves_its_record_and_its_card(run):
+    folder, metrics = run
+    record = json.loads((folder / "results.json").read_text())
+    assert record["numbers"]["perplexity"] == metrics["perplexity"]
+    assert record["numbers"]["seconds"] > 0
+    assert record["arguments"]["vocab_size"] == 300
+    assert record["versions"]["torch"] == torch.__version__
+    assert "fill-mask" in (folder / "README.md").read_text()
+
+
+def test_evaluation_alone_repeats_the_perplexity(run, corpus, tmp_path):
+    folder, metrics = run
+    again = pretrain(
+        arguments(corpus, model_name_or_path=str(folder), config_overrides=None, line_by_line=True),
+        training(tmp_path / "eval", do_train=False),
+    )
+    assert again["perplexity"] == pytest.approx(metrics["perplexity"], rel=1e-5)
+
+
+def test_the_first_steps_see_short_blocks_of_the_same_tokens(corpus, tmp_path, monkeypatch):
+    shapes = []
+    step = PretrainingTrainer.compute_loss
+
+    def watch(self, model, inputs, **kwargs):
+        shapes.append(tuple(inputs["input_ids"].shape))
+        return step(self, model, inputs, **kwargs)
+
+    monkeypatch.setattr(PretrainingTrainer, "compute_loss", watch)
+    pretrain(
+        arguments(corpus, short_seq_length=8, short_share=0.5),
+        training(tmp_path / "short", max_steps=6, do_eval=False, per_device_train_batch_size=4),
+    )
+    assert shapes == [(16, 8)] * 3 + [(4, 32)] * 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"line_by_line": True},
+        {"whole_word_mask": True},
+        {"streaming": True, "max_eval_samples": 40},
+        {"projected_length": [8, 4], "projection_sharing": "key_value"},
+        {"projection_type": "mean_pool"},
+    ],
+    ids=lambda changes: ", ".join(changes),
+)
+def test_every_way_to_make_examples_trains(corpus, tmp_path, changes):
+    metrics = pretrain(arguments(corpus, **changes), training(tmp_path / "run", max_steps=3))
+    assert metrics["perplexity"] < metrics["initial_perplexity"]
+
+
+def test_a_run_goes_on_from_a_checkpoint_of_another(run, corpus, tmp_path):
+    folder, metrics = run
+    further = pretrain(
+        arguments(corpus, model_name_or_path=str(folder), config_overrides=None, line_by_line=True),
+        training(tmp_path / "more"),
+    )
+    assert further["initial_perplexity"] == pytest.approx(metrics["perplexity"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_length": 4096}, "shorter than one block of 4096"),
+        ({"short_seq_length": 7}, "--short_seq_length is 7.*divide the block length 32"),
+        ({"short_seq_length": 8, "line_by_line": True}, "--line_by_line"),
+        ({"projected_length": [64]}, "projected_length.*64.*32"),
+        ({"projected_length": [8, 8, 8]}, "projected_length.*3 numbers"),
+        ({"projection_sharing": "all"}, "projection_sharing.*'all'.*layerwise"),
+        ({"config_overrides": "hidden_size=wide"}, "wide"),
+        ({"config_overrides": "depth=2"}, "depth"),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+)
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_written(corpus, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        pretrain(arguments(corpus, **changes), training(tmp_path / "run"))
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_folder_with_other_files_is_not_written_to(corpus, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="no checkpoint to resume from"):
+        pretrain(arguments(corpus), training(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_run_without_a_task_is_refused(corpus, tmp_path):
+    with pytest.raises(ValueError, match="--do_train"):
+        pretrain(arguments(corpus), training(tmp_path / "run", do_train=False, do_eval=False))
+    with pytest.raises(ValueError, match="--model_name_or_path"):
+        pretrain(arguments(corpus), training(tmp_path / "run", do_train=False))
