@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from .configuration_linformer import VERSION as __version__
 from .configuration_linformer import LinformerConfig
 from .modeling_linformer import (
     LinformerForMaskedLM,
@@ -26,8 +27,6 @@ from .modeling_linformer import (
     LinformerPreTrainedModel,
 )
 
-
-__version__ = "0.1.0"
 
 AutoConfig.register("linformer", LinformerConfig, exist_ok=True)
 LinformerConfig.register_for_auto_class()
@@ -53,4 +52,5 @@ __all__ = [
     "LinformerForTokenClassification",
     "LinformerModel",
     "LinformerPreTrainedModel",
+    "__version__",
 ]

@@ -2,15 +2,41 @@
 # Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
 """What a Linformer is: the fields of its configuration and which of their values fit together."""
 
+from difflib import get_close_matches
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 
+VERSION = "0.1.0"
+
 PROJECTION_SHARING = ("none", "headwise", "key_value", "layerwise")
 PROJECTION_TYPES = ("linear", "mean_pool", "max_pool", "conv")
 CLASSIFIER_POOLING = ("cls", "mean")
+
+SHAPING_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "projected_length",
+    "projection_sharing",
+    "projection_type",
+)
+
+# Fields that the host does not know under other names, so that a near miss is a slip.
+OWN_FIELDS = (
+    "max_position_embeddings",
+    "projected_length",
+    "projection_sharing",
+    "projection_type",
+    "sparse_prediction",
+    "classifier_pooling",
+)
 
 # Every checkpoint names all heads, so that any of them loads from a folder saved by any other.
 AUTO_MAP = {
@@ -48,6 +74,7 @@ class LinformerConfig(PreTrainedConfig):
         classifier_dropout: Dropout of the classification heads; None takes `hidden_dropout_prob`.
         pad_token_id: Its word embedding starts at zero. None means that there is none.
         auto_map: Where a checkpoint's own code lies for `trust_remote_code`; filled in by itself.
+        linformer_version: The version of linformer_hf that writes the configuration; filled in by itself.
 
     Raises:
         ValueError: If values do not fit together; the message names field, value and what is allowed.
@@ -79,11 +106,27 @@ class LinformerConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     is_decoder: bool = False
     auto_map: dict | None = None
+    linformer_version: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        refuse_newer(self.linformer_version)
+        refuse_misspelt(kwargs)
+        self.linformer_version = VERSION
         self.auto_map = {**AUTO_MAP, **(self.auto_map or {})}
         super().__post_init__(**kwargs)
         self.validate_linformer()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "LinformerConfig":
+        """Make a configuration from what a config.json holds, as the host does.
+
+        Raises:
+            ValueError: If a field that decides the shape of the weights is missing; its default would be a guess.
+        """
+        missing = [name for name in SHAPING_FIELDS if name not in config_dict and name not in kwargs]
+        if missing:
+            raise ValueError(f"The configuration lacks {', '.join(missing)}; take the config.json of the weights.")
+        return super().from_dict(config_dict, **kwargs)
 
     @property
     def projected_lengths(self) -> list[int]:
@@ -150,6 +193,30 @@ class LinformerConfig(PreTrainedConfig):
                 "`projection_sharing` = 'layerwise' all layers share one kernel of n / k tokens: give one number, or "
                 "share by 'key_value'."
             )
+
+
+def refuse_newer(version: str | None) -> None:
+    """Refuse what a newer linformer_hf has written; patch releases keep the format.
+
+    Raises:
+        ValueError: With both versions and the repair.
+    """
+    if version and [int(part) for part in version.split(".")[:2]] > [int(part) for part in VERSION.split(".")[:2]]:
+        raise ValueError(
+            f"This checkpoint was saved by linformer_hf {version}; this is {VERSION}. Update the package with `pip "
+            "install --upgrade linformer_hf`."
+        )
+
+
+def refuse_misspelt(unknown: dict[str, Any]) -> None:
+    """Refuse a field that is all but one of ours. The host keeps any name, which would then have no effect.
+
+    Raises:
+        ValueError: With the field and the one that may be meant.
+    """
+    for name in unknown:
+        if meant := get_close_matches(name, OWN_FIELDS, n=1, cutoff=0.8):
+            raise ValueError(f"`{name}` is no field of a Linformer; `{meant[0]}` may be meant.")
 
 
 __all__ = ["LinformerConfig"]

@@ -15,6 +15,7 @@ C channels, V vocabulary, L labels. n and k are the paper's: the longest input, 
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,6 +43,9 @@ from .configuration_linformer import LinformerConfig
 
 logger = logging.get_logger(__name__)
 
+Weight = torch.Tensor | None  # of a projection; None where nothing is learned
+Positions = torch.Tensor | None  # as from `token_positions`; None where nothing is padding
+
 REFUSED_ARGUMENTS = {
     "is_causal": "every slot mixes all positions, so a causal Linformer would read the future. Use it as an encoder",
     "past_key_values": "there is nothing to cache: a new token changes every slot. Use it as an encoder",
@@ -65,7 +69,7 @@ def token_positions(attention_mask: torch.Tensor, max_positions: int) -> torch.T
     return (is_token.long().cumsum(-1) - 1).masked_fill(~is_token, max_positions)
 
 
-def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: Positions) -> torch.Tensor:
     """Blend N rows into K slots with the columns of E (or F) that belong to their positions (paper, equation 7).
 
     Args:
@@ -85,11 +89,7 @@ def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: torch.
 
 
 def pool_windows(
-    states: torch.Tensor,
-    projection_type: str,
-    window: int,
-    kernel: torch.Tensor | None,
-    positions: torch.Tensor | None,
+    states: torch.Tensor, projection_type: str, window: int, kernel: Weight, positions: Positions
 ) -> torch.Tensor:
     """Compress windows of W tokens into a slot each (paper, section 4, general projections).
 
@@ -158,19 +158,10 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend in plain steps; the one implementation that returns the attention maps.
+    """Attend in plain steps, with the host's signature; the one implementation that forms the attention maps.
 
-    Args:
-        module: The attention module, for its training mode.
-        query: `(B, H, N, D)`.
-        key: `(B, H, K, D)`.
-        value: `(B, H, K, D)`.
-        attention_mask: Added to the scores, `(B, 1, N, K)`, or None.
-        scaling: Factor of the scores.
-        dropout: Probability to drop an attention weight.
-
-    Returns:
-        The output, `(B, N, H, D)`, and the attention maps, `(B, H, N, K)`.
+    From queries `(B, H, N, D)`, keys and values `(B, H, K, D)` and an additive mask `(B, 1, N, K)` to the output
+    `(B, N, H, D)` and the maps `(B, H, N, K)`.
     """
     scores = query @ key.transpose(-1, -2) * scaling
     if attention_mask is not None:
@@ -307,9 +298,7 @@ class LinformerAttention(nn.Module):
         """Turn `(B, N, M)` into `(B, H, N, D)`, as a view."""
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def projection_weights(
-        self, shared_weight: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def projection_weights(self, shared_weight: Weight) -> tuple[Weight, Weight]:
         """Return E and F of this layer: one and the same tensor when they are one, None when there are no weights."""
         if not has_projection_weights(self.config):
             return None, None
@@ -320,25 +309,18 @@ class LinformerAttention(nn.Module):
             weight = weight[: self.projected_length]
         return weight, weight
 
-    def compress(
-        self, states: torch.Tensor, weight: torch.Tensor | None, positions: torch.Tensor | None
-    ) -> torch.Tensor:
+    def compress(self, states: torch.Tensor, weight: Weight, positions: Positions) -> torch.Tensor:
         """Compress tokens into slots, as `project_tokens` or `pool_windows` do."""
         if self.config.projection_type == "linear":
             return project_tokens(states, weight, positions)
         return pool_windows(states, self.config.projection_type, self.window, weight, positions)
 
     def map_then_compress(
-        self,
-        linear: nn.Module,
-        hidden_states: torch.Tensor,
-        weight: torch.Tensor | None,
-        positions: torch.Tensor | None,
+        self, linear: nn.Module, hidden_states: torch.Tensor, weight: Weight, positions: Positions
     ) -> torch.Tensor:
         """Compress the mapped states of each head by its own projection, `(B, N, M)` to `(B, H, K, D)`.
 
-        With a projection a head, compressing the map's output costs less than mapping H compressed inputs. The bias
-        joins afterwards, as when compression comes first.
+        That costs less than mapping H compressed inputs. The bias joins last, as when compression comes first.
         """
         # asked of the module, because an adapter or an offloading hook may stand between it and its parameters
         bias = linear(hidden_states.new_zeros(1, 1, hidden_states.shape[-1]))
@@ -402,6 +384,38 @@ class LinformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_record_outputs = {"hidden_states": LinformerLayer, "attentions": LinformerAttention}
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | None, *model_args: Any, **kwargs: Any
+    ) -> "LinformerPreTrainedModel | tuple[LinformerPreTrainedModel, dict]":
+        """Load a checkpoint as the host does, but never one that holds a part of the body only.
+
+        Raises:
+            ValueError: If the weights are damaged, or the configuration describes projections or layers that they do
+                not have.
+        """
+        wants_info = kwargs.pop("output_loading_info", False)
+        try:
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
+            )
+        except Exception as error:
+            if type(error).__name__ != "SafetensorError":  # the one of a library that this file may not import
+                raise
+            raise ValueError(f"The weights in {pretrained_model_name_or_path} are damaged: {error}.") from error
+        prefix = "" if model.base_model is model else f"{cls.base_model_prefix}."
+        body = {name for name in model.state_dict() if name.startswith(prefix)}
+        missing = sorted(body.intersection(info["missing_keys"]))
+        surplus = sorted(name for name in info["unexpected_keys"] if name.endswith("projection.weight"))
+        is_wanted = {"ignore_mismatched_sizes", "num_hidden_layers"} & kwargs.keys()
+        if (surplus or 0 < len(missing) < len(body)) and not is_wanted:
+            raise ValueError(
+                f"The configuration of {pretrained_model_name_or_path} does not fit its weights: the model needs "
+                f"{missing or 'nothing'} besides, and has no place for {surplus or 'nothing'}. Take the config.json "
+                "that was saved with the weights, or give `ignore_mismatched_sizes=True` to start those anew."
+            )
+        return (model, info) if wants_info else model
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -584,10 +598,7 @@ class LinformerForMaskedLM(LinformerPreTrainedModel):
         """Score every word of the vocabulary at every token.
 
         Args:
-            input_ids: As in `LinformerModel`.
-            attention_mask: As in `LinformerModel`.
-            token_type_ids: As in `LinformerModel`.
-            inputs_embeds: As in `LinformerModel`.
+            input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
             labels: The right word's id, or -100 where there is nothing to predict, `(B, N)`.
             num_items_in_batch: Labels of the whole step, over all its batches and processes; the loss is divided by
                 it. None divides by the labels of this batch.
@@ -633,10 +644,7 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
         """Score every label for every sequence.
 
         Args:
-            input_ids: As in `LinformerModel`.
-            attention_mask: As in `LinformerModel`.
-            token_type_ids: As in `LinformerModel`.
-            inputs_embeds: As in `LinformerModel`.
+            input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
             labels: Class ids, `(B,)`; 0 and 1 for each of several labels, `(B, L)`; or numbers to predict, `(B,)` or
                 `(B, L)`. `config.problem_type` says which; where it is None, one output means regression, whole
                 numbers mean classes, and fractions mean several labels.
@@ -680,10 +688,7 @@ class LinformerForTokenClassification(LinformerPreTrainedModel):
         """Score every label for every token.
 
         Args:
-            input_ids: As in `LinformerModel`.
-            attention_mask: As in `LinformerModel`.
-            token_type_ids: As in `LinformerModel`.
-            inputs_embeds: As in `LinformerModel`.
+            input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
             labels: Class ids, or -100 where there is nothing to predict, `(B, N)`.
             num_items_in_batch: As in `LinformerForMaskedLM`.
 
@@ -723,10 +728,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         """Score every token as start and as end of the answer.
 
         Args:
-            input_ids: As in `LinformerModel`.
-            attention_mask: As in `LinformerModel`.
-            token_type_ids: As in `LinformerModel`.
-            inputs_embeds: As in `LinformerModel`.
+            input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
             start_positions: Index of the answer's first token, `(B,)`. An index outside the input is not counted.
             end_positions: Index of the answer's last token, likewise.
 
@@ -823,11 +825,7 @@ def resized_fields(config: LinformerConfig, max_positions: int) -> dict[str, int
 
 
 def check_mask_shape(attention_mask: torch.Tensor, batch_size: int, num_tokens: int) -> None:
-    """Accept a mask of shape `(B, N)` and no other.
-
-    Raises:
-        ValueError: With the shape it has, the shape it needs, and the reason.
-    """
+    """Accept a mask of shape `(B, N)`; for any other raise a ValueError that says why it has no meaning."""
     if tuple(attention_mask.shape) != (batch_size, num_tokens):
         raise ValueError(
             f"`attention_mask` has shape {tuple(attention_mask.shape)}; a Linformer takes (batch, tokens) = "
@@ -853,12 +851,9 @@ def pool_sequence(
 def cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
 ) -> torch.Tensor:
-    """Return the cross-entropy, summed over the labels that are not -100 and divided by how many there are.
+    """Return the cross-entropy of logits `(..., L)`, summed over labels `(...)` that are not -100.
 
-    Args:
-        logits: `(..., L)`.
-        labels: Class ids, of the shape of `logits` without its last axis.
-        num_items_in_batch: What to divide by. None counts the labels given.
+    The sum is divided by `num_items_in_batch`, or by the number of labels where that is None.
     """
     labels = labels.to(logits.device).flatten()
     total = F.cross_entropy(logits.float().flatten(0, -2), labels, reduction="sum")
