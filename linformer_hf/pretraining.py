@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import metadata_load, metadata_save
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
@@ -23,8 +22,9 @@ from transformers.utils import logging
 
 from .configuration_linformer import LinformerConfig
 from .data import MaskingCollator, cut_lines, mask_once, pack_blocks, train_tokenizer, unigram_perplexity
+from .hub import export
 from .modeling_linformer import LinformerForMaskedLM
-from .results import Stopwatch, write_results
+from .results import Stopwatch, model_facts, write_results
 from .texts import Table, TextArguments, Texts, load_texts
 
 
@@ -144,13 +144,15 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
     if training.do_train:
         if training.do_eval and checkpoint is None:
             metrics["initial_perplexity"] = perplexity(trainer)
-        metrics |= train_and_save(trainer, checkpoint)
+        metrics |= run_training(trainer, checkpoint)
     if training.do_eval:
         metrics["perplexity"] = perplexity(trainer)
         logger.info(report(metrics))
     if trainer.is_world_process_zero():
-        record = write_results(training.output_dir, metrics | watch.read(), (arguments, training))
-        logger.info(f"Model and tokenizer lie in {training.output_dir}, the record of this run in {record}.")
+        write_results(training.output_dir, metrics | watch.read(), (arguments, training), about(arguments, model))
+        if training.do_train:
+            export(model, tokenizer, training.output_dir)
+        logger.info(f"All of it lies in {training.output_dir}; the numbers are in results.json there.")
     return metrics
 
 
@@ -293,8 +295,8 @@ def make_examples(
     return examples["train"], held_out
 
 
-def train_and_save(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:
-    """Train, then save model, tokenizer, state and card, and return the Trainer's numbers."""
+def run_training(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:
+    """Train, and return the Trainer's numbers."""
     config = trainer.model.config
     sparse = getattr(config, "sparse_prediction", None)
     if sparse is not None:
@@ -302,14 +304,22 @@ def train_and_save(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[
     result = trainer.train(resume_from_checkpoint=checkpoint)
     if sparse is not None:
         config.sparse_prediction = sparse
-    trainer.save_model()
     trainer.save_state()
-    trainer.save_metrics("train", result.metrics)
-    if trainer.is_world_process_zero():
-        trainer.create_model_card(tags=["linformer"])
-        card = Path(trainer.args.output_dir, "README.md")
-        metadata_save(card, {**metadata_load(card), "pipeline_tag": "fill-mask"})
     return result.metrics
+
+
+def about(arguments: PretrainingArguments, model: PreTrainedModel) -> dict[str, Any]:
+    """Say what the card tells of the run."""
+    files = ", ".join(Path(file).name for file in arguments.train_file or [])
+    return {
+        "pipeline_tag": "fill-mask",
+        "dataset": arguments.dataset_name or files or "the documentation of Python's standard library",
+        "dataset_type": arguments.dataset_name or "text",
+        "dataset_ids": [arguments.dataset_name] if arguments.dataset_name else None,
+        "base_model": arguments.model_name_or_path,
+        "metrics": ["perplexity"],
+        "model": model_facts(model),
+    }
 
 
 def report(metrics: dict[str, float]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 
 FILE_NAME = "results.json"
@@ -39,21 +40,28 @@ class Stopwatch:
         return {"seconds": time.perf_counter() - self.start, "peak_memory_bytes": peak}
 
 
-def write_results(folder: str | Path, numbers: Mapping[str, Any], arguments: tuple[Any, ...] = ()) -> Path:
+def write_results(
+    folder: str | Path,
+    numbers: Mapping[str, Any],
+    arguments: tuple[Any, ...] = (),
+    about: Mapping[str, Any] | None = None,
+) -> Path:
     """Write the record of a run beside what it made.
 
     Args:
         folder: Where to write `results.json`.
         numbers: What was measured, by name.
         arguments: The dataclasses the run was given; fields at their defaults are left out.
+        about: What a model card says of the run: task, data, base model, and which numbers are results.
 
     Returns:
         The file written.
     """
     record = {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
         "arguments": {name: value for dataclass in arguments for name, value in changed_fields(dataclass).items()},
         "numbers": dict(numbers),
+        "about": dict(about or {}),
         "device": device_name(),
         "versions": {"python": platform.python_version(), **installed_versions()},
         "commit": commit(),
@@ -85,6 +93,13 @@ def changed_fields(arguments: Any) -> dict[str, Any]:
         if field.init and not field.name.startswith("_") and getattr(arguments, field.name) != field.default
         if isinstance(getattr(arguments, field.name), str | int | float | list)
     }
+
+
+def model_facts(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what a card says of a model: its size, and of a Linformer n, k and how it projects."""
+    fields = ("model_type", "max_position_embeddings", "projected_length", "projection_type", "projection_sharing")
+    facts = {name: getattr(model.config, name) for name in fields if hasattr(model.config, name)}
+    return {**facts, "num_parameters": model.num_parameters()}
 
 
 def device_name() -> str:
