@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,8 @@ def run(function: Callable[..., Any], *argument_classes: type, description: str 
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.getLogger("linformer_hf").addHandler(handler)
-    logging.getLogger("linformer_hf").setLevel(logging.INFO)
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes one reports
+    logging.getLogger("linformer_hf").setLevel(logging.INFO if is_first else logging.WARNING)
     parser = HfArgumentParser(argument_classes, description=description)
     try:
         flags = sys.argv[1:]

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, ModelCardData
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.repocard_data import EvalResult
+from jinja2 import Environment
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -65,22 +66,21 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: s
     folder = Path(folder)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    if not (folder / "README.md").exists():
-        write_card(folder)
+    write_card(folder)
     return folder
 
 
 def write_card(folder: str | Path) -> Path:
-    """Write the card of a folder from its record, or from its configuration alone where there is none.
+    """Write the card of a folder from its record; a card that is there stays, because a person may have edited it.
 
     Returns:
         The card, `README.md`.
     """
     folder = Path(folder)
-    file = folder / "results.json"
-    record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     card = folder / "README.md"
-    card.write_text(render_card(record, folder.name), encoding="utf-8")
+    if not card.exists():
+        record = read_json(folder / "results.json") if (folder / "results.json").is_file() else {}
+        card.write_text(render_card(record, folder.name), encoding="utf-8")
     return card
 
 
@@ -96,6 +96,7 @@ def render_card(record: Mapping[str, Any], title: str) -> str:
     """
     about = record.get("about", {})
     task = about.get("pipeline_tag", "fill-mask")
+    is_linformer = about.get("model", {}).get("model_type", "linformer") == "linformer"
     numbers = record.get("numbers", {})
     measured = [
         EvalResult(
@@ -111,7 +112,7 @@ def render_card(record: Mapping[str, Any], title: str) -> str:
     data = ModelCardData(
         library_name="transformers",
         pipeline_tag=task,
-        tags=["linformer", "linear-attention"],
+        tags=["linformer", "linear-attention"] if is_linformer else None,
         language=about.get("language"),
         license=about.get("license"),
         datasets=about.get("dataset_ids"),
@@ -119,9 +120,11 @@ def render_card(record: Mapping[str, Any], title: str) -> str:
         model_name=title if measured else None,
         eval_results=measured or None,
     )
-    card = ModelCard.from_template(
-        data,
-        template_path=str(TEMPLATE),
+    # blocks of the template leave no blank lines behind
+    template = Environment(trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        card_data=data,
+        is_linformer=is_linformer,
         title=title,
         repo_id=REPO_ID,
         auto_class=AUTO_CLASSES[task],
@@ -130,7 +133,6 @@ def render_card(record: Mapping[str, Any], title: str) -> str:
         base_model=about.get("base_model"),
         record=record or None,
     )
-    return str(card)
 
 
 def files_to_push(folder: str | Path) -> dict[str, int]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -17,14 +16,14 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
 from .configuration_linformer import LinformerConfig
 from .data import MaskingCollator, cut_lines, mask_once, pack_blocks, train_tokenizer, unigram_perplexity
-from .hub import export
+from .hub import write_card
 from .modeling_linformer import LinformerForMaskedLM
 from .results import Stopwatch, model_facts, write_results
+from .runs import check_length, check_tokenizer, declare_loss_scaling, find_checkpoint, model_length
 from .texts import Table, TextArguments, Texts, load_texts
 
 
@@ -151,27 +150,9 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
     if trainer.is_world_process_zero():
         write_results(training.output_dir, metrics | watch.read(), (arguments, training), about(arguments, model))
         if training.do_train:
-            export(model, tokenizer, training.output_dir)
+            write_card(training.output_dir)
         logger.info(f"All of it lies in {training.output_dir}; the numbers are in results.json there.")
     return metrics
-
-
-def find_checkpoint(training: TrainingArguments) -> str | None:
-    """Return the checkpoint to resume from, if the output folder holds one.
-
-    Raises:
-        ValueError: If the folder holds something else.
-    """
-    folder = Path(training.output_dir)
-    if training.resume_from_checkpoint:
-        return training.resume_from_checkpoint
-    if not training.do_train or not folder.is_dir() or not any(folder.iterdir()):
-        return None
-    checkpoint = get_last_checkpoint(training.output_dir)
-    if checkpoint is None:
-        raise ValueError(f"{folder} holds files but no checkpoint to resume from; name a new --output_dir.")
-    logger.info(f"Resuming from {checkpoint}.")
-    return checkpoint
 
 
 def load_tokenizer(arguments: PretrainingArguments, texts: Texts, checkpoint: str | None) -> PreTrainedTokenizerBase:
@@ -210,14 +191,12 @@ def load_model(
         model = LinformerForMaskedLM(new_config(arguments, tokenizer))
         logger.info(f"Starting a Linformer of {model.num_parameters() / 1e6:.1f} million parameters from nothing.")
         return model
-    config = AutoConfig.from_pretrained(arguments.model_name_or_path)
-    model = AutoModelForMaskedLM.from_pretrained(arguments.model_name_or_path, config=config)
-    rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens, the embedding table of {arguments.model_name_or_path} only "
-            f"{rows} rows; take the model's own tokenizer."
-        )
+    model = AutoModelForMaskedLM.from_pretrained(
+        arguments.model_name_or_path,
+        **({"dtype": torch.float32} if for_training else {}),  # mixed precision keeps its weights in this one
+    )
+    check_tokenizer(tokenizer, model, arguments.model_name_or_path)
+    declare_loss_scaling(model)
     return model
 
 
@@ -242,23 +221,13 @@ def new_config(arguments: PretrainingArguments, tokenizer: PreTrainedTokenizerBa
     return LinformerConfig(**{**overridden.to_diff_dict(), **fields})
 
 
-def model_length(model: PreTrainedModel) -> int:
-    """Return the longest input of a model in tokens; RoBERTa's table has rows that no token uses."""
-    table = getattr(model.base_model.embeddings, "position_embeddings", None)
-    offset = 0 if table is None or table.padding_idx is None else table.padding_idx + 1
-    return model.config.max_position_embeddings - offset
-
-
 def example_length(arguments: PretrainingArguments, model: PreTrainedModel) -> int:
     """Return the length of an example in tokens.
 
     Raises:
         ValueError: If it is longer than the model reads, or short blocks do not divide it.
     """
-    longest = model_length(model)
-    num_tokens = arguments.max_seq_length or longest
-    if num_tokens > longest:
-        raise ValueError(f"--max_seq_length is {num_tokens}; the model reads at most {longest} tokens.")
+    num_tokens = check_length(arguments.max_seq_length, model)
     short = arguments.short_seq_length
     if short and (num_tokens % short or arguments.line_by_line):
         raise ValueError(
@@ -304,6 +273,7 @@ def run_training(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[st
     result = trainer.train(resume_from_checkpoint=checkpoint)
     if sparse is not None:
         config.sparse_prediction = sparse
+    trainer.save_model()
     trainer.save_state()
     return result.metrics
 
@@ -316,7 +286,7 @@ def about(arguments: PretrainingArguments, model: PreTrainedModel) -> dict[str, 
         "dataset": arguments.dataset_name or files or "the documentation of Python's standard library",
         "dataset_type": arguments.dataset_name or "text",
         "dataset_ids": [arguments.dataset_name] if arguments.dataset_name else None,
-        "base_model": arguments.model_name_or_path,
+        "base_model": None if Path(arguments.model_name_or_path or ".").is_dir() else arguments.model_name_or_path,
         "metrics": ["perplexity"],
         "model": model_facts(model),
     }

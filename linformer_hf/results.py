@@ -60,7 +60,7 @@ def write_results(
     record = {
         "command": shlex.join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
         "arguments": {name: value for dataclass in arguments for name, value in changed_fields(dataclass).items()},
-        "numbers": dict(numbers),
+        "numbers": {name: None if value != value else value for name, value in numbers.items()},  # JSON has no NaN
         "about": dict(about or {}),
         "device": device_name(),
         "versions": {"python": platform.python_version(), **installed_versions()},

@@ -24,7 +24,7 @@ FLOORS = {
     0: ("configuration_linformer",),
     1: ("modeling_linformer",),
     2: (
-        *("__init__", "command_line", "texts", "data", "glue", "conversion"),
+        *("__init__", "command_line", "texts", "data", "tables", "labels", "glue", "runs", "conversion"),
         *("spectrum", "efficiency", "hub", "export", "results", "plots"),
     ),
     3: ("pretraining", "finetuning", "distillation", "explorer"),

@@ -1,0 +1,350 @@
+"""What labels stand for: one name of several, any of several, or a number to predict. Read, checked and encoded."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from statistics import fmean, pstdev
+from typing import Any
+
+from transformers import PreTrainedConfig
+from transformers.utils import logging
+
+
+try:
+    from datasets import ClassLabel, Dataset, LargeList, List
+except ImportError as error:
+    raise ImportError("Reading labels needs datasets: pip install linformer_hf[train]") from error
+
+
+logger = logging.get_logger(__name__)
+
+SINGLE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
+ANY_NUMBER = (-math.inf, math.inf)
+SHOWN = 20  # names in one line of a report
+
+Answer = str | list[str] | float | None
+Encoded = int | list[float] | float
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the outputs of a model stand for.
+
+    Args:
+        problem_type: As in a model's configuration.
+        names: One an output, in their order. Where a number is predicted, its column.
+    """
+
+    problem_type: str
+    names: tuple[str, ...]
+
+
+def labels_of(config: PreTrainedConfig) -> Labels:
+    """Read off a configuration what the outputs of its model stand for."""
+    names = tuple(config.id2label[number] for number in range(config.num_labels))
+    return Labels(config.problem_type or (NUMBER if len(names) == 1 else SINGLE), names)
+
+
+def encode_tables(
+    tables: Mapping[str, Dataset],
+    columns: Sequence[str],
+    model: Labels,
+    problem_type: str | None = None,
+    names: Sequence[str] | None = None,
+    limits: tuple[float, float] = ANY_NUMBER,
+) -> tuple[Labels, dict[str, Dataset]]:
+    """Find out what the labels of tables stand for, and put them into a column `labels` as a model's loss takes them.
+
+    Test rows may be without labels; the others have them all. With a table `train` the model is to be trained.
+
+    Args:
+        tables: A table a split.
+        columns: Of the label, or several of 0 and 1.
+        model: What the model answers so far.
+        problem_type: As `find_problem` has it, where that is known.
+        names: What 0, 1, … stand for, where that is known.
+        limits: The least and the greatest number to predict.
+
+    Returns:
+        What the model is to answer, and the tables.
+
+    Raises:
+        ValueError: If labels are missing, wrong, or not those of a model that is not to be trained.
+    """
+    labelled = {split: table for split, table in tables.items() if set(columns) <= set(table.column_names)}
+    if labelled:
+        first = next(iter(labelled.values()))
+        problem_type = find_problem(first, columns, problem_type)
+        names = names or names_of(first, columns)
+    else:
+        problem_type, names = problem_type or model.problem_type, names or model.names
+    answers = {
+        split: read_answers(table, columns, problem_type, names, limits, split) for split, table in labelled.items()
+    }
+    answers = {split: found for split, found in answers.items() if split != "test" or None not in found}
+    names = columns if problem_type == NUMBER else names or find_names(answers, model)
+    labels = agree_with_model(Labels(problem_type, tuple(names)), model, may_change="train" in tables)
+    encoded = {
+        split: table.remove_columns([column for column in columns if column in table.column_names])
+        for split, table in tables.items()
+    }
+    for split, found in answers.items():
+        encoded[split] = encoded[split].add_column("labels", encode(found, labels, split))
+    return labels, encoded
+
+
+def find_problem(table: Dataset, columns: Sequence[str], asked: str | None = None) -> str:
+    """Tell from its label columns what a table asks for.
+
+    Args:
+        table: With these columns.
+        columns: One, or several of 0 and 1.
+        asked: What the user says that it is. Else lists and several columns mean several labels, fractions mean
+            numbers to predict, and all others one label.
+
+    Raises:
+        ValueError: If that cannot be what the user says.
+    """
+    feature = table.features[columns[0]]
+    several = len(columns) > 1 or isinstance(feature, List | LargeList)
+    if asked not in (None, SINGLE, SEVERAL, NUMBER):
+        raise ValueError(f"--problem_type is {asked!r}; it must be one of {SINGLE}, {SEVERAL}, {NUMBER}.")
+    if asked is not None and (asked == SEVERAL) != several:
+        raise ValueError(
+            f"--problem_type is {asked}, but --label_column {' '.join(columns)} holds "
+            f"{'several labels' if several else 'one label'} a row; {SEVERAL} takes a list in each row, or several "
+            "columns of 0 and 1."
+        )
+    if several:
+        return SEVERAL
+    return asked or (NUMBER if getattr(feature, "dtype", "").startswith("float") else SINGLE)
+
+
+def names_of(table: Dataset, columns: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the label names that a table carries itself: those of its type, or its several columns."""
+    if len(columns) > 1:
+        return tuple(columns)
+    feature = table.features[columns[0]]
+    feature = feature.feature if isinstance(feature, List | LargeList) else feature
+    return tuple(feature.names) if isinstance(feature, ClassLabel) else None
+
+
+def read_answers(
+    table: Dataset,
+    columns: Sequence[str],
+    problem_type: str,
+    names: Sequence[str] | None,
+    limits: tuple[float, float],
+    split: str,
+) -> list[Answer]:
+    """Read each row's label by its name, names by a list, or number; None where there is none.
+
+    Args:
+        table: With the columns.
+        columns: One, or several of 0 and 1.
+        problem_type: As `find_problem` says.
+        names: What 0, 1, … stand for. None takes each value for its own name.
+        limits: The least and the greatest number to predict.
+        split: What the table is called in messages.
+
+    Raises:
+        ValueError: If a label is none of the names, no number, or outside the limits.
+    """
+    rows = table[columns[0]] if len(columns) == 1 else zip(*(table[column] for column in columns))
+    read: Callable[[Any], Answer]
+    if len(columns) > 1:
+        read = partial(read_columns, columns=columns)
+    elif problem_type == NUMBER:
+        read = partial(read_number, limits=limits)
+    elif problem_type == SEVERAL:
+        read = partial(read_list, names=names)
+    else:
+        read = partial(read_name, names=names)
+    answers = []
+    for row, value in enumerate(rows):
+        try:
+            answers.append(read(value))
+        except ValueError as error:
+            raise ValueError(f"Row {row} for {split}: {error}") from error
+    return answers
+
+
+def read_name(value: Any, names: Sequence[str] | None) -> str | None:
+    """Read one label; the Hub writes -1 where a number would stand and is not known."""
+    if value is None or value == "" or value != value:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # whole numbers become fractions in a column with gaps
+    if names is None or value in names:
+        return str(value)
+    try:
+        number = int(value)
+    except ValueError:
+        number = len(names)
+    if not -1 <= number < len(names):
+        raise ValueError(
+            f"the label {value!r} is none of {', '.join(names)}, nor a number from 0 to {len(names) - 1}."
+        )
+    return None if number == -1 else names[number]
+
+
+def read_list(value: Sequence[Any] | None, names: Sequence[str] | None) -> list[str] | None:
+    """Read a list of labels, which may be empty."""
+    if value is None:
+        return None
+    found = [read_name(item, names) for item in value]
+    return None if None in found else found
+
+
+def read_columns(value: Sequence[Any], columns: Sequence[str]) -> list[str] | None:
+    """Read one row of several columns: which of them hold a 1."""
+    if any(item is None or item != item for item in value):
+        return None
+    wrong = [f"{item!r} in {column!r}" for item, column in zip(value, columns) if item not in (0, 1)]
+    if wrong:
+        raise ValueError(f"several label columns hold 0 or 1, not {wrong[0]}.")
+    return [column for item, column in zip(value, columns) if item]
+
+
+def read_number(value: Any, limits: tuple[float, float]) -> float | None:
+    """Read a number to predict."""
+    if value is None or value == "" or value != value:
+        return None
+    number = float(value)
+    if not limits[0] <= number <= limits[1] or math.isinf(number):
+        raise ValueError(f"the label {value} must be a finite number from {limits[0]} to {limits[1]}.")
+    return number
+
+
+def find_names(answers: Mapping[str, list[Answer]], model: Labels) -> tuple[str, ...]:
+    """Collect the names in the training rows; without these take the model's, or where they say nothing all names."""
+    if "train" not in answers and not has_plain_names(model):
+        return model.names
+    seen = answers.get("train") or chain.from_iterable(answers.values())
+    found = set(chain.from_iterable([answer] if isinstance(answer, str) else answer or () for answer in seen))
+    try:
+        return tuple(sorted(found, key=float))
+    except ValueError:
+        return tuple(sorted(found))
+
+
+def has_plain_names(labels: Labels) -> bool:
+    """Tell whether the names are those that a configuration has by default, which say nothing."""
+    return all(name == f"LABEL_{number}" for number, name in enumerate(labels.names))
+
+
+def agree_with_model(labels: Labels, model: Labels, may_change: bool) -> Labels:
+    """Put names into the order that the model has learned, where it knows the same ones, in capitals or not.
+
+    Args:
+        labels: What the table asks for.
+        model: What the model answers so far.
+        may_change: Whether the model is to be trained, and so may get new outputs.
+
+    Raises:
+        ValueError: If the model answers something else and is not to be trained.
+    """
+    order = {name.casefold(): number for number, name in enumerate(model.names)}
+    if {name.casefold() for name in labels.names} == set(order) and len(order) == len(labels.names):
+        return replace(labels, names=tuple(sorted(labels.names, key=lambda name: order[name.casefold()])))
+    same_size = len(labels.names) == len(model.names)
+    if not may_change and not (same_size and (has_plain_names(model) or labels.problem_type == NUMBER)):
+        raise ValueError(
+            f"The model answers {shorten(model.names)}, the rows ask for {shorten(labels.names)}: take a model that "
+            "was fine-tuned on such rows, or give --do_train."
+        )
+    return labels
+
+
+def encode(answers: Sequence[Answer], labels: Labels, split: str) -> list[Encoded]:
+    """Turn labels into what a model's loss takes.
+
+    Returns:
+        For each row the number of its label, a 1.0 or 0.0 for each label, or the number to predict.
+
+    Raises:
+        ValueError: If a row has no label, or one that is not among the names.
+    """
+    missing = [row for row, answer in enumerate(answers) if answer is None]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(answers)} rows for {split} have no label, the first of them row {missing[0]}; "
+            "label them or take them out."
+        )
+    if labels.problem_type == NUMBER:
+        return list(answers)
+    positions = {name: position for position, name in enumerate(labels.names)}
+    listed = [[answer] if isinstance(answer, str) else answer for answer in answers]
+    unknown = sorted(set(chain.from_iterable(listed)) - set(positions))
+    if unknown:
+        raise ValueError(
+            f"The rows for {split} have labels that are not known from training: {shorten(unknown)}. Known are "
+            f"{shorten(labels.names)}."
+        )
+    if labels.problem_type == SINGLE:
+        return [positions[answer] for answer in answers]
+    return [[float(name in answer) for name in labels.names] for answer in answers]
+
+
+def check_variety(encoded: Sequence[Encoded], split: str) -> None:
+    """Check that there is something to learn.
+
+    Raises:
+        ValueError: If all rows have one label.
+    """
+    if all(value == encoded[0] for value in encoded):
+        raise ValueError(f"All {len(encoded)} rows for {split} have the same label: there is nothing to learn.")
+
+
+def report_shares(encoded: Sequence[Encoded], labels: Labels, split: str) -> None:
+    """Log how often each label occurs, or how the numbers to predict spread."""
+    if labels.problem_type == NUMBER:
+        said = (
+            f"{labels.names[0]} from {min(encoded):.4g} to {max(encoded):.4g}, mean {fmean(encoded):.4g}, standard "
+            f"deviation {pstdev(encoded):.4g}"
+        )
+    else:
+        shares = label_shares(encoded, labels)
+        said = shorten([f"{name} {share:.1%}" for name, share in zip(labels.names, shares)])
+    logger.info(f"{len(encoded)} rows for {split}: {said}.")
+
+
+def label_shares(encoded: Sequence[Encoded], labels: Labels) -> list[float]:
+    """Return the share of the rows that have each label."""
+    if labels.problem_type == SINGLE:
+        counts = Counter(encoded)
+        return [counts[number] / len(encoded) for number in range(len(labels.names))]
+    return [sum(column) / len(encoded) for column in zip(*encoded)]
+
+
+def best_constant(encoded: Sequence[Encoded], labels: Labels) -> Encoded:
+    """Return the answer that is best where the text is not read: the most frequent label, or the mean."""
+    if labels.problem_type == NUMBER:
+        return fmean(encoded)
+    shares = label_shares(encoded, labels)
+    if labels.problem_type == SINGLE:
+        return shares.index(max(shares))
+    return [float(share > 0.5) for share in shares]
+
+
+def decode(number: Any, labels: Labels) -> str | list[str] | float:
+    """Return what a model's answer to one row means: a name, names, or a number.
+
+    Args:
+        number: The position of a name, a 0 or 1 for each name, or the number itself.
+        labels: What the model answers.
+    """
+    if labels.problem_type == NUMBER:
+        return float(number)
+    if labels.problem_type == SINGLE:
+        return labels.names[number]
+    return [name for name, applies in zip(labels.names, number) if applies]
+
+
+def shorten(items: Sequence[str]) -> str:
+    """List the first items, and how many more there are."""
+    more = f" and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+    return ", ".join(items[:SHOWN]) + more
