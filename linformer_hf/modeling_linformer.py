@@ -508,7 +508,7 @@ class LinformerModel(LinformerPreTrainedModel):
             raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
         self._refuse_what_cannot_be(kwargs)
         batch_size, num_tokens = (inputs_embeds if input_ids is None else input_ids).shape[:2]
-        longest = self.config.max_position_embeddings
+        longest = self.embeddings.position_embeddings.num_embeddings
         if num_tokens > longest:
             raise ValueError(
                 f"The input has {num_tokens} tokens; this model reads `max_position_embeddings` = {longest}. Truncate "
@@ -529,7 +529,8 @@ class LinformerModel(LinformerPreTrainedModel):
 
     def _refuse_what_cannot_be(self, arguments: dict) -> None:
         for name, reason in REFUSED_ARGUMENTS.items():
-            if arguments.pop(name, None) not in (None, False):
+            given = arguments.pop(name, None)
+            if given is not None and given is not False:
                 raise ValueError(f"A Linformer takes no `{name}`: {reason}.")
         if arguments.get("output_attentions") and self.config._attn_implementation != "eager":
             logger.warning_once(
@@ -733,10 +734,14 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
             end_positions: Index of the answer's last token, likewise.
 
         Returns:
-            `start_logits` and `end_logits`, `(B, N)`; `loss`, the mean of both cross-entropies in nats.
+            `start_logits` and `end_logits`, `(B, N)`, the smallest number of their dtype at padding; `loss`, the mean
+            of both cross-entropies in nats.
         """
         outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
-        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        logits = self.qa_outputs(outputs.last_hidden_state)
+        if attention_mask is not None:
+            logits = logits.masked_fill((attention_mask == 0)[..., None], torch.finfo(logits.dtype).min)
+        start_logits, end_logits = logits.unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
@@ -755,7 +760,7 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
         self.linformer = LinformerModel(config)
-        self.classifier = LinformerClassificationHead(config, 1)
+        self.scorer = LinformerClassificationHead(config, 1)
         self.post_init()
 
     @can_return_tuple
@@ -786,7 +791,7 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in given]
         outputs = self.linformer(*flat, **kwargs)
         pooled = pool_sequence(outputs.last_hidden_state, flat[1], self.config.classifier_pooling)
-        logits = self.classifier(pooled).view((input_ids if inputs_embeds is None else inputs_embeds).shape[:2])
+        logits = self.scorer(pooled).view((input_ids if inputs_embeds is None else inputs_embeds).shape[:2])
         return MultipleChoiceModelOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,

@@ -1,0 +1,282 @@
+"""What the encoder takes and refuses, its attention maps and implementations, and lower precision."""
+
+import logging
+
+import pytest
+import torch
+from conftest import KINDS, assert_close, for_kinds, random_ids, tiny_config, tiny_model
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as host_logging
+
+from linformer_hf import (
+    LinformerForMaskedLM,
+    LinformerForMultipleChoice,
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+    LinformerModel,
+)
+
+
+HEADS = (
+    LinformerForMaskedLM,
+    LinformerForMultipleChoice,
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+)
+for_attention = pytest.mark.parametrize("attention", ["eager", "sdpa"])
+
+
+@for_kinds(KINDS)
+@for_attention
+@pytest.mark.parametrize("length", [1, 5, 10, 31])
+def test_a_short_input_equals_the_one_padded_to_the_full_length(
+    projection_type, projection_sharing, attention, length
+):
+    model = tiny_model(
+        projection_type=projection_type, projection_sharing=projection_sharing, attn_implementation=attention
+    )
+    ids = random_ids(2, 32)
+    mask = (torch.arange(32) < length).expand_as(ids).long()
+    with torch.no_grad():
+        short = model(ids[:, :length]).last_hidden_state
+        padded = model(ids, mask).last_hidden_state
+    assert short.shape == (2, length, 16)
+    assert torch.isfinite(padded).all()
+    assert_close(padded[:, :length], short)
+
+
+@pytest.mark.parametrize("model_class", [LinformerModel, *HEADS])
+@pytest.mark.parametrize("given", ["input_ids", "inputs_embeds"])
+def test_an_input_longer_than_n_is_refused_with_both_numbers(model_class, given):
+    model = tiny_model(model_class)
+    shape = (1, 2, 33) if model_class is LinformerForMultipleChoice else (2, 33)
+    inputs = random_ids(*shape) if given == "input_ids" else torch.zeros(*shape, 16, dtype=torch.float64)
+    for mask in (None, torch.ones(shape, dtype=torch.long)):
+        with pytest.raises(ValueError) as error:
+            model(**{given: inputs}, attention_mask=mask)
+        for word in ("33", "32", "max_position_embeddings", "resize_position_embeddings"):
+            assert word in str(error.value)
+
+
+def test_a_long_input_is_refused_even_if_its_last_tokens_are_padding():
+    mask = (torch.arange(40) < 20).long()[None]
+    with pytest.raises(ValueError, match="40.*32"):
+        tiny_model()(random_ids(1, 40), mask)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(19,), (2, 18), (3, 19), (2, 19, 19), (2, 1, 19, 19), (2, 1, 1, 19), (1, 19)],
+    ids=str,
+)
+def test_a_mask_of_another_shape_is_refused_with_the_reason(shape):
+    with pytest.raises(ValueError) as error:
+        tiny_model()(random_ids(2, 19), torch.ones(shape))
+    for word in ("attention_mask", str(shape), "(2, 19)", "every slot mixes all positions"):
+        assert word.lower() in str(error.value).lower()
+
+
+def test_a_causal_mask_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="(?i)attention_mask.*causal.*no meaning"):
+        tiny_model()(random_ids(2, 19), torch.ones(19, 19).tril().expand(2, 19, 19))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        ("position_ids", torch.arange(19)[None], ["position_ids", "attention_mask"]),
+        ("position_ids", torch.zeros(1, 1, dtype=torch.long), ["position_ids", "attention_mask"]),
+        ("is_causal", True, ["is_causal", "future", "encoder"]),
+        ("past_key_values", ((),), ["past_key_values", "cache", "encoder"]),
+        ("encoder_hidden_states", torch.zeros(2, 19, 16), ["encoder_hidden_states", "pair"]),
+    ],
+)
+@pytest.mark.parametrize("model_class", [LinformerModel, LinformerForMaskedLM, LinformerForTokenClassification])
+def test_what_a_linformer_cannot_do_is_refused_with_a_way_out(model_class, argument, value, words):
+    with pytest.raises(ValueError) as error:
+        tiny_model(model_class)(random_ids(2, 19), **{argument: value})
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_there_is_no_causal_language_model():
+    with pytest.raises(ValueError, match="LinformerConfig"):
+        AutoModelForCausalLM.from_config(tiny_config())
+
+
+@pytest.mark.parametrize("model_class", [LinformerModel, *HEADS])
+def test_ids_and_embeddings_exclude_each_other(model_class):
+    shape = (1, 2, 19) if model_class is LinformerForMultipleChoice else (2, 19)
+    model = tiny_model(model_class)
+    ids = random_ids(*shape)
+    embeds = model.get_input_embeddings()(ids)
+    with pytest.raises(ValueError, match="input_ids.*inputs_embeds"):
+        model(input_ids=ids, inputs_embeds=embeds)
+    if model_class is not LinformerForMultipleChoice:
+        with pytest.raises(ValueError, match="input_ids.*inputs_embeds"):
+            model()
+
+
+@for_attention
+def test_embeddings_in_place_of_ids_give_the_same(attention):
+    model = tiny_model(LinformerForMaskedLM, attn_implementation=attention)
+    ids, mask = random_ids(2, 19), (torch.arange(19) < torch.tensor([[19], [7]])).long()
+    embeds = model.get_input_embeddings()(ids)
+    assert_close(model(inputs_embeds=embeds, attention_mask=mask).logits, model(ids, mask).logits)
+
+
+@for_kinds(KINDS)
+def test_attention_maps_have_a_column_a_slot_and_rows_that_sum_to_one(projection_type, projection_sharing):
+    lengths = 8 if (projection_type, projection_sharing) == ("conv", "layerwise") else [8, 4]
+    model = tiny_model(
+        projection_type=projection_type,
+        projection_sharing=projection_sharing,
+        projected_length=lengths,
+        attn_implementation="eager",
+    )
+    ids = random_ids(3, 32)
+    mask = (torch.arange(32) < torch.tensor([[32], [19], [1]])).long()
+    for inputs in ((ids,), (ids, mask)):
+        maps = model(*inputs, output_attentions=True).attentions
+        assert [tuple(each.shape) for each in maps] == [(3, 2, 32, k) for k in model.config.projected_lengths]
+        for each in maps:
+            assert_close(each.sum(-1), torch.ones_like(each[..., 0]))
+    if projection_type != "linear":
+        # 19 tokens fill the windows of 4 up to the fifth, and a single token only the first
+        assert not maps[0][1, :, :, 5:].any()
+        assert (maps[0][1, :, :, :5] > 0).all()
+        assert_close(maps[0][2, :, :, 0], torch.ones_like(maps[0][2, :, :, 0]))
+
+
+@pytest.mark.parametrize("projection_type", ["mean_pool", "max_pool", "conv"])
+def test_a_short_input_has_only_the_slots_that_its_tokens_fill(projection_type):
+    model = tiny_model(projection_type=projection_type, attn_implementation="eager")
+    assert model(random_ids(2, 19), output_attentions=True).attentions[0].shape == (2, 2, 19, 5)
+
+
+@pytest.mark.parametrize("model_class", [LinformerModel, *HEADS])
+def test_asking_sdpa_for_attention_maps_warns_and_gives_them(model_class, caplog):
+    eager = tiny_model(model_class, attn_implementation="eager")
+    model = tiny_model(model_class, attn_implementation="sdpa")
+    ids = random_ids(*((2, 3, 19) if model_class is LinformerForMultipleChoice else (2, 19)))
+    host_logging.warning_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        maps = model(ids, output_attentions=True).attentions
+    warned = [record.getMessage() for record in caplog.records if "attention maps" in record.getMessage()]
+    assert len(warned) == 1
+    for word in ("sdpa", 'attn_implementation="eager"'):
+        assert word in warned[0]
+    for actual, expected in zip(maps, eager(ids, output_attentions=True).attentions, strict=True):
+        assert_close(actual, expected)
+
+
+def test_no_attention_maps_are_kept_unless_asked_for():
+    outputs = tiny_model(attn_implementation="eager")(random_ids(2, 19))
+    assert outputs.attentions is None
+    assert outputs.hidden_states is None
+
+
+@for_kinds(KINDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_sdpa_computes_what_eager_does(projection_type, projection_sharing, dtype):
+    fields = {"projection_type": projection_type, "projection_sharing": projection_sharing}
+    ids, mask = random_ids(3, 27), (torch.arange(27) < torch.tensor([[27], [13], [1]])).long()
+    with torch.no_grad():
+        for inputs in ((ids,), (ids, mask)):
+            eager, sdpa = (
+                tiny_model(dtype=dtype, attn_implementation=attention, **fields)(*inputs).last_hidden_state
+                for attention in ("eager", "sdpa")
+            )
+            assert_close(sdpa, eager)
+
+
+def check_flex_attention(projection_type, *inputs):
+    # two heads of width 16, the smallest that the kernel takes
+    fields = {"projection_type": projection_type, "hidden_size": 32, "num_hidden_layers": 1}
+    is_token = inputs[1] == 1 if len(inputs) > 1 else inputs[0] > 0
+    with torch.no_grad():
+        eager, flex = (
+            tiny_model(dtype=torch.float32, attn_implementation=attention, **fields)(*inputs).last_hidden_state
+            for attention in ("eager", "flex_attention")
+        )
+    assert_close(flex[is_token], eager[is_token])
+
+
+def test_compiled_flex_attention_computes_what_eager_does():
+    check_flex_attention("linear", random_ids(2, 19), (torch.arange(19) < torch.tensor([[19], [7]])).long())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("projection_type", ["mean_pool", "max_pool", "conv"])
+def test_flex_attention_masks_empty_windows(projection_type):
+    # uncompiled: torch 2.13 writes past its memory on the CPU when a compiled score reads a tensor (pytorch #153145)
+    with torch.compiler.set_stance("force_eager"):
+        check_flex_attention(projection_type, random_ids(2, 19), (torch.arange(19) < torch.tensor([[19], [7]])).long())
+
+
+def test_flash_attention_refuses_windows_with_padding():
+    model = tiny_model(projection_type="mean_pool")
+    model.config._attn_implementation_internal = "flash_attention_2"
+    ids = random_ids(2, 19)
+    mask = (torch.arange(19) < 7).long().expand_as(ids)
+    with pytest.raises(ValueError, match="projection_type.*mean_pool.*sdpa"):
+        model(ids, mask)
+
+
+@for_kinds(KINDS)
+@for_attention
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_near_single_and_finite(projection_type, projection_sharing, attention, dtype):
+    torch.manual_seed(0)
+    config = tiny_config(
+        max_position_embeddings=512,
+        projected_length=64,
+        projection_type=projection_type,
+        projection_sharing=projection_sharing,
+        attn_implementation=attention,
+    )
+    model = LinformerModel(config).eval()
+    ids = random_ids(4, 512)
+    # the second sequence is one real token in 512, and the third is its mirror image
+    mask = torch.ones_like(ids)
+    mask[1, 1:] = 0
+    mask[2, :-1] = 0
+    mask[3, 200:] = 0
+    with torch.no_grad():
+        expected = model(ids, mask).last_hidden_state
+        actual = model.to(dtype)(ids, mask).last_hidden_state
+        without_mask = model(ids).last_hidden_state
+    assert torch.isfinite(actual).all()
+    assert torch.isfinite(without_mask).all()
+    assert_close(actual[mask == 1].float(), expected[mask == 1], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gradients_are_finite_with_one_real_token_in_512(dtype):
+    model = LinformerForMaskedLM(tiny_config(max_position_embeddings=512, projected_length=64)).to(dtype)
+    ids = random_ids(2, 512)
+    mask = (torch.arange(512) == 100).long().expand_as(ids)
+    model(ids, mask, labels=ids.masked_fill(mask == 0, -100)).loss.backward()
+    for name, weight in model.named_parameters():
+        assert torch.isfinite(weight.grad).all(), name
+
+
+def test_dropout_acts_in_training_only():
+    model = tiny_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.5, attn_implementation="sdpa")
+    ids = random_ids(2, 19)
+    calm = model(ids).last_hidden_state
+    assert torch.equal(model(ids).last_hidden_state, calm)
+    assert not torch.allclose(model.train()(ids).last_hidden_state, calm)
+    model = tiny_model(hidden_dropout_prob=0.5).train()
+    assert not torch.allclose(model(ids).last_hidden_state, calm)
+
+
+def test_the_first_state_is_the_embeddings_and_the_last_the_output():
+    model = tiny_model()
+    ids = random_ids(2, 19)
+    outputs = model(ids, output_hidden_states=True)
+    assert len(outputs.hidden_states) == model.config.num_hidden_layers + 1
+    assert torch.equal(outputs.hidden_states[-1], outputs.last_hidden_state)
+    assert_close(model(ids, return_dict=False)[0], outputs.last_hidden_state)
