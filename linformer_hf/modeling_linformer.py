@@ -6,8 +6,7 @@ The choices that make it different from RoBERTa, whose block it otherwise is:
 
 - keys and values are compressed from N tokens to K slots before their linear maps, softmax(Q ((E X) W_K + b_K)^T) V;
 - a shorter input reads the first N columns of E and F and costs as much less;
-- padding is skipped by position: real tokens count 0, 1, 2, ... and padding reads a column of zeros, so that no mask
-  has to reach the attention.
+- real tokens count their positions 0, 1, 2, ... and padding reads a column of zeros: no mask reaches the attention.
 
 Letters: B batch, H heads, N tokens, K slots, D width of one head, M model width (H * D), W tokens of a window,
 C channels, V vocabulary, L labels. n and k are the paper's: the longest input, and the slots it is compressed into.
@@ -330,13 +329,15 @@ class LinformerAttention(nn.Module):
         return self.split_heads(self.compress(states, weight, positions) + bias)
 
     def slot_mask(self, hidden_states: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor | None:
-        """Mask the empty windows of padded inputs; a learned matrix leaves no slot empty and needs no mask."""
+        """Mask the empty windows of padded inputs; a matrix leaves no slot empty."""
         if positions is None or self.config.projection_type == "linear":
             return None
-        if "flash" in self.config._attn_implementation:
+        name = self.config._attn_implementation
+        # torch 2.13's flexible kernel corrupts memory on a CPU when it reads a mask
+        if "flash" in name or (name == "flex_attention" and hidden_states.device.type == "cpu"):
             raise ValueError(
-                f"`projection_type` = {self.config.projection_type!r} leaves windows of padding empty, which flash "
-                'attention cannot mask. Load the model with `attn_implementation="sdpa"`, or do not pad.'
+                f"`projection_type` = {self.config.projection_type!r} leaves windows of padding empty; {name!r} cannot "
+                'mask them here. Load the model with `attn_implementation="sdpa"`, or do not pad.'
             )
         return empty_window_mask(hidden_states, self.window, positions)
 
@@ -421,11 +422,11 @@ class LinformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, LinformerProjection):
+            size = module.weight.shape[-1]
             if module.is_matrix:
-                # variance 1/n: a slot is as large as a token, whatever n and k are
-                init.normal_(module.weight, mean=0.0, std=module.weight.shape[-1] ** -0.5)
+                init.normal_(module.weight, std=size**-0.5)  # variance 1/n: a slot is as large as a token
             else:
-                init.constant_(module.weight, 1 / module.weight.shape[-1])  # the mean of the window
+                init.constant_(module.weight, 1 / size)  # the mean of the window
 
     def get_position_embeddings(self) -> nn.Embedding:
         """Return the position table, `(n, M)`."""
@@ -437,14 +438,13 @@ class LinformerPreTrainedModel(PreTrainedModel):
 
         What was learned is kept: an input that fits the old and the new n gives the same output as before. New rows
         of the position table repeat the learned ones from the first on, and new columns of E and F start at zero, so
-        that longer inputs first read their early tokens and training opens the rest. With windows, k follows n and
-        the window stays as long as it is.
+        training opens them. With windows, k follows n and the window stays as long as it is.
 
         Args:
             new_num_position_embeddings: The new n, in tokens.
 
         Raises:
-            ValueError: If k would exceed n, or n would not be a whole number of windows. Nothing is changed then.
+            ValueError: If k would exceed n, or n be no whole number of windows. Nothing is changed then.
         """
         old, new = self.config.max_position_embeddings, new_num_position_embeddings
         fields = resized_fields(self.config, new)
@@ -519,7 +519,7 @@ class LinformerModel(LinformerPreTrainedModel):
             check_mask_shape(attention_mask, batch_size, num_tokens)
             positions = token_positions(attention_mask, longest)
         elif input_ids is not None:
-            self.warn_if_padding_and_no_attention_mask(input_ids, attention_mask)
+            self.warn_if_padding_and_no_attention_mask(input_ids, None)
 
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
         shared_weight = None if self.projection is None else self.projection()

@@ -4,8 +4,9 @@ import logging
 
 import pytest
 import torch
-from conftest import KINDS, assert_close, for_kinds, random_ids, tiny_config, tiny_model
+from conftest import KINDS, assert_close, for_kinds, random_ids, random_like, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as host_logging
 
 from linformer_hf import (
@@ -16,6 +17,7 @@ from linformer_hf import (
     LinformerForTokenClassification,
     LinformerModel,
 )
+from linformer_hf.modeling_linformer import eager_attention_forward, empty_window_mask, token_positions
 
 
 HEADS = (
@@ -209,11 +211,22 @@ def test_compiled_flex_attention_computes_what_eager_does():
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("projection_type", ["mean_pool", "max_pool", "conv"])
-def test_flex_attention_masks_empty_windows(projection_type):
+def test_flex_attention_masks_empty_windows():
+    attention = tiny_model(projection_type="mean_pool").layers[0].attention
+    query, key, value = (random_like(torch.empty(2, 2, length, 8), seed) for seed, length in enumerate((19, 5, 5)))
+    positions = token_positions((torch.arange(19) < torch.tensor([[19], [7]])).long(), 32)
+    mask = empty_window_mask(torch.empty(2, 19, 16, dtype=query.dtype), 4, positions)
     # uncompiled: torch 2.13 writes past its memory on the CPU when a compiled score reads a tensor (pytorch #153145)
     with torch.compiler.set_stance("force_eager"):
-        check_flex_attention(projection_type, random_ids(2, 19), (torch.arange(19) < torch.tensor([[19], [7]])).long())
+        flex, _ = ALL_ATTENTION_FUNCTIONS["flex_attention"](attention, query, key, value, mask, scaling=0.5)
+    eager, _ = eager_attention_forward(attention, query, key, value, mask, scaling=0.5)
+    assert_close(flex, eager)
+
+
+def test_flex_attention_on_a_cpu_refuses_windows_with_padding():
+    model = tiny_model(projection_type="max_pool", attn_implementation="flex_attention")
+    with pytest.raises(ValueError, match="'flex_attention' cannot mask them here.*sdpa"):
+        model(random_ids(2, 19), (torch.arange(19) < torch.tensor([[19], [7]])).long())
 
 
 def test_flash_attention_refuses_windows_with_padding():
