@@ -336,8 +336,8 @@ class LinformerAttention(nn.Module):
         # torch 2.13's flexible kernel corrupts memory on a CPU when it reads a mask
         if "flash" in name or (name == "flex_attention" and hidden_states.device.type == "cpu"):
             raise ValueError(
-                f"`projection_type` = {self.config.projection_type!r} leaves windows of padding empty; {name!r} cannot "
-                'mask them here. Load the model with `attn_implementation="sdpa"`, or do not pad.'
+                f"`projection_type` = {self.config.projection_type!r} leaves windows of padding empty; {name!r} "
+                'cannot mask them here. Load the model with `attn_implementation="sdpa"`, or do not pad.'
             )
         return empty_window_mask(hidden_states, self.window, positions)
 
