@@ -2,6 +2,8 @@
 
 import json
 import math
+import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -118,15 +120,17 @@ def cut_lines(
 
 
 class MaskingCollator:
-    """Pad examples and mask their tokens anew each time; examples that carry labels are only padded.
+    """Pad examples and mask their tokens; examples that carry labels are only padded.
 
-    A mask that hides nothing is left out, so that full blocks take the model's path without padding.
+    What is masked follows from the example, the epoch and the seed alone. It is new in each epoch, and the same
+    however examples meet in batches and processes, and wherever a run resumes. A padding mask that hides nothing is
+    left out, so that full blocks take the model's path without padding.
 
     Args:
         tokenizer: The tokenizer.
         mlm_probability: Share of the tokens to predict; of these 80 % become the mask token, 10 % a random one.
         whole_word_mask: Mask all tokens of a word together; all of them become the mask token.
-        seed: Makes the masks repeatable. None draws from torch's generator, which checkpoints carry.
+        seed: Which tokens.
     """
 
     def __init__(
@@ -134,20 +138,30 @@ class MaskingCollator:
         tokenizer: PreTrainedTokenizerBase,
         mlm_probability: float,
         whole_word_mask: bool = False,
-        seed: int | None = None,
+        seed: int = 0,
     ) -> None:
         shares = {"mask_replace_prob": 1.0, "random_replace_prob": 0.0} if whole_word_mask else {}
         self.mask = DataCollatorForLanguageModeling(
-            tokenizer, mlm_probability=mlm_probability, whole_word_mask=whole_word_mask, seed=seed, **shares
+            tokenizer, mlm_probability=mlm_probability, whole_word_mask=whole_word_mask, **shares
         )
         self.pad = DataCollatorForTokenClassification(tokenizer)
+        self.seed = seed
+        self.epoch = torch.zeros((), dtype=torch.long).share_memory_()  # loading processes see it change
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         """Turn examples into a batch of `input_ids`, `labels` and, where needed, `attention_mask`, `(B, N)` each."""
-        batch = dict(self.pad(examples) if "labels" in examples[0] else self.mask(examples))
+        batch = dict(self.pad([self.mask_example(example) for example in examples]))
         if "attention_mask" in batch and bool(batch["attention_mask"].all()):
             del batch["attention_mask"]
         return batch
+
+    def mask_example(self, example: dict) -> dict:
+        """Mask one example, unless it carries labels already."""
+        if "labels" in example:
+            return example
+        digest = zlib.crc32(array("q", [self.seed, int(self.epoch), *example["input_ids"]]))
+        self.mask.generator = torch.Generator().manual_seed(digest)
+        return {name: tensor[0].tolist() for name, tensor in self.mask([example]).items()}
 
 
 def mask_once(
@@ -164,16 +178,13 @@ def mask_once(
     Returns:
         The examples with `labels`: the id of a token to predict, -100 elsewhere.
     """
-    collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=mlm_probability, seed=seed)
     if isinstance(examples, IterableDataset):
         examples = Dataset.from_list(list(examples))
-
-    def mask(example: dict) -> dict:
-        batch = collator([{name: example[name] for name in ("input_ids", "attention_mask") if name in example}])
-        return {"input_ids": batch["input_ids"][0].tolist(), "labels": batch["labels"][0].tolist()}
-
-    extra = [name for name in examples.column_names if name not in ("input_ids", "attention_mask")]
-    return examples.map(mask, remove_columns=extra, load_from_cache_file=False, desc="Masking the held-out text")
+    collator = MaskingCollator(tokenizer, mlm_probability, seed=seed)
+    kept = [name for name in ("input_ids", "attention_mask") if name in examples.column_names]
+    return examples.select_columns(kept).map(
+        collator.mask_example, load_from_cache_file=False, desc="Masking the held-out text"
+    )
 
 
 def unigram_perplexity(training: Iterable[list[int]], masked: Dataset, vocab_size: int) -> float:

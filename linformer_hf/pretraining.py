@@ -13,6 +13,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
     set_seed,
 )
@@ -73,23 +76,45 @@ class PretrainingArguments(TextArguments):
     short_share: float = field(default=0.7, metadata={"help": "Share of the steps that train on short blocks."})
 
 
+class NewMasks(TrainerCallback):
+    """Tell the collator which epoch begins."""
+
+    def __init__(self, collator: MaskingCollator) -> None:
+        self.collator = collator
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the epoch, counted in whole passes over the text."""
+        self.collator.epoch.fill_(int(state.epoch or 0))
+
+
 class PretrainingTrainer(Trainer):
-    """A Trainer that may cut the first part of its batches into shorter blocks.
+    """A Trainer that masks anew in each epoch, and may cut the first part of its batches into shorter blocks.
 
     A step sees the same tokens either way, in more and shorter rows: a Linformer reads only the first columns of its
-    projections then. Which step it is lies in the Trainer's state, so a resumed run goes on as it would have.
+    projections then. Step and epoch lie in the Trainer's state, so a resumed run goes on as it would have.
 
     Args:
         *args: As for `Trainer`.
+        data_collator: Masks the examples.
         short_seq_length: Length of a short block, in tokens. None trains on full blocks throughout.
         short_share: Share of the steps that train on short blocks.
         **kwargs: As for `Trainer`.
     """
 
-    def __init__(self, *args: Any, short_seq_length: int | None = None, short_share: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        *args: Any,
+        data_collator: MaskingCollator,
+        short_seq_length: int | None = None,
+        short_share: float,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, data_collator=data_collator, **kwargs)
         self.short_seq_length = short_seq_length
         self.short_share = short_share
+        self.add_callback(NewMasks(data_collator))
 
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], num_items_in_batch: torch.Tensor | None = None
@@ -128,21 +153,21 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
         train, held_out = make_examples(texts, tokenizer, num_tokens, arguments, training.seed)
 
     training.remove_unused_columns = False  # the collator reads what the model's forward does not name
+    # within the training, because an evaluation before it would keep a model of several processes from being wrapped
+    training.eval_on_start = training.do_train and training.do_eval
     trainer = PretrainingTrainer(
         model=model,
         args=training,
         train_dataset=train,
         eval_dataset=held_out,
         processing_class=tokenizer,
-        data_collator=MaskingCollator(tokenizer, arguments.mlm_probability, arguments.whole_word_mask),
+        data_collator=MaskingCollator(tokenizer, arguments.mlm_probability, arguments.whole_word_mask, training.seed),
         short_seq_length=arguments.short_seq_length,
         short_share=arguments.short_share,
     )
     frequencies = (row["input_ids"] for row in islice(train, UNIGRAM_ROWS))
     metrics = {"unigram_perplexity": unigram_perplexity(frequencies, held_out, len(tokenizer))}
     if training.do_train:
-        if training.do_eval and checkpoint is None:
-            metrics["initial_perplexity"] = perplexity(trainer)
         metrics |= run_training(trainer, checkpoint)
     if training.do_eval:
         metrics["perplexity"] = perplexity(trainer)
@@ -275,7 +300,8 @@ def run_training(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[st
         config.sparse_prediction = sparse
     trainer.save_model()
     trainer.save_state()
-    return result.metrics
+    first = next((entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry), None)
+    return result.metrics | ({} if first is None else {"initial_perplexity": math.exp(first)})
 
 
 def about(arguments: PretrainingArguments, model: PreTrainedModel) -> dict[str, Any]:

@@ -69,7 +69,8 @@ def test_lines_are_cut_to_n_tokens(tokenizer):
 
 
 def test_masks_hide_fifteen_percent_of_which_eighty_become_the_mask_token(tokenizer):
-    blocks = pack_blocks(tokenizer, 32)({"text": SENTENCES * 60})["input_ids"]
+    texts = [f"The cat sees {number} boats on river {number * 7}." for number in range(900)]
+    blocks = pack_blocks(tokenizer, 32)({"text": texts})["input_ids"]
     batch = MaskingCollator(tokenizer, 0.15, seed=0)([{"input_ids": block} for block in blocks])
     ids, labels = batch["input_ids"], batch["labels"]
     predicted = labels != -100
@@ -125,3 +126,15 @@ def test_unigram_perplexity_is_counted_as_by_hand():
     # frequencies plus one: token 3 stands 2 + 1 times, token 1 once + 1, of 4 + 5 in all
     by_hand = math.exp(-(math.log(3 / 9) + math.log(2 / 9)) / 2)
     assert unigram_perplexity([[3, 3, 1], [2]], held_out, 5) == pytest.approx(by_hand)
+
+
+def test_masks_follow_from_example_epoch_and_seed_alone(tokenizer):
+    blocks = [{"input_ids": ids} for ids in pack_blocks(tokenizer, 32)({"text": SENTENCES})["input_ids"]]
+    collate = MaskingCollator(tokenizer, 0.3, seed=1)
+    together = collate(blocks)["labels"]
+    torch.rand(7)
+    alone = torch.cat([collate([block])["labels"] for block in reversed(blocks)]).flip(0)
+    assert torch.equal(alone, together)
+    collate.epoch.fill_(1)
+    assert not torch.equal(collate(blocks)["labels"], together)
+    assert not torch.equal(MaskingCollator(tokenizer, 0.3, seed=2)(blocks)["labels"], together)

@@ -1,14 +1,25 @@
 """A masked-language-model run from text to a saved model, as a user starts it."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainingArguments, pipeline
+from conftest import assert_same_tensors
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback, TrainingArguments, pipeline
 
 from linformer_hf.pretraining import PretrainingArguments, PretrainingTrainer, pretrain
 
 
+ROOT = Path(__file__).parents[1]
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 TINY = (
     "hidden_size=32,num_hidden_layers=2,num_attention_heads=2,intermediate_size=64,hidden_dropout_prob=0,"
     "attention_probs_dropout_prob=0"
@@ -167,3 +178,103 @@ def test_a_run_without_a_task_is_refused(corpus, tmp_path):
         pretrain(arguments(corpus), training(tmp_path / "run", do_train=False, do_eval=False))
     with pytest.raises(ValueError, match="--model_name_or_path"):
         pretrain(arguments(corpus), training(tmp_path / "run", do_train=False))
+
+
+class Killed(Exception):
+    """Stands for whatever ends a run from outside."""
+
+
+class KillAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise Killed
+
+
+@pytest.fixture(scope="module")
+def unbroken(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    pretrain(arguments(corpus, short_seq_length=8, short_share=0.5), training(folder, max_steps=12, save_steps=4))
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("step", [2, 6, 9], ids=["before a checkpoint", "in short blocks", "in full blocks"])
+def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(corpus, tmp_path, monkeypatch, unbroken, step):
+    given = arguments(corpus, short_seq_length=8, short_share=0.5)
+    with monkeypatch.context() as context:
+        build = PretrainingTrainer.__init__
+        context.setattr(
+            PretrainingTrainer,
+            "__init__",
+            lambda self, *args, **kwargs: build(self, *args, **kwargs, callbacks=[KillAt(step)]),
+        )
+        with pytest.raises(Killed):
+            pretrain(given, training(tmp_path / "run", max_steps=12, save_steps=4))
+    pretrain(given, training(tmp_path / "run", max_steps=12, save_steps=4))
+    assert_same_tensors(load_file(tmp_path / "run" / "model.safetensors"), unbroken, what="weight")
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGKILL"])
+def test_the_same_command_finishes_what_a_signal_ended(corpus, tmp_path, unbroken, signal_name):
+    options = {
+        **{
+            name: value
+            for name, value in vars(arguments(corpus, short_seq_length=8, short_share=0.5)).items()
+            if value
+        },
+        **{"output_dir": str(tmp_path / "run"), "do_train": True, "do_eval": True, "max_steps": 12, "save_steps": 4},
+        **{"learning_rate": 1e-2, "per_device_train_batch_size": 8, "use_cpu": True},
+    }
+    (tmp_path / "settings.json").write_text(json.dumps(options))
+    command = [sys.executable, str(ROOT / "scripts" / "run_mlm.py"), str(tmp_path / "settings.json")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ONE_THREAD)
+    wait_for(tmp_path / "run" / "checkpoint-4" / "trainer_state.json", process)
+    process.send_signal(getattr(signal, signal_name))
+    process.wait(timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert_same_tensors(load_file(tmp_path / "run" / "model.safetensors"), unbroken, what="weight")
+
+
+def wait_for(path, process, seconds=120):
+    """Wait until a path is there, at most as long as the process lives."""
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end and process.poll() is None, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def test_a_half_written_checkpoint_is_passed_over(corpus, tmp_path, unbroken):
+    given = arguments(corpus, short_seq_length=8, short_share=0.5)
+    pretrain(given, training(tmp_path / "run", max_steps=12, save_steps=4))
+    for file in (tmp_path / "run").iterdir():
+        if file.is_file():
+            file.unlink()
+    (tmp_path / "run" / "checkpoint-12" / "trainer_state.json").write_text('{"epoch": 1.')
+    shutil.rmtree(tmp_path / "run" / "checkpoint-8")
+    pretrain(given, training(tmp_path / "run", max_steps=12, save_steps=4))
+    assert_same_tensors(load_file(tmp_path / "run" / "model.safetensors"), unbroken, what="weight")
+
+
+def test_two_processes_give_the_weights_of_one_with_twice_the_batch(corpus, tmp_path):
+    flags = (
+        f"--train_file {corpus} --config_overrides {TINY} --vocab_size 300 --max_seq_length 32 --projected_length 8 "
+        "--do_train --do_eval --max_steps 6 --learning_rate 1e-2 --use_cpu --line_by_line --logging_steps 1 "
+        "--train_sampling_strategy sequential"
+    ).split()
+    script = str(ROOT / "scripts" / "run_mlm.py")
+    one = [sys.executable, script, *flags, "--output_dir", str(tmp_path / "one"), "--per_device_train_batch_size", "8"]
+    two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script, *flags]
+    two += ["--output_dir", str(tmp_path / "two"), "--per_device_train_batch_size", "4"]
+    losses = []
+    for command, folder in ((one, "one"), (two, "two")):
+        done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300)
+        assert done.returncode == 0, done.stderr
+        state = json.loads((tmp_path / folder / "trainer_state.json").read_text())
+        losses.append([entry["loss"] for entry in state["log_history"] if "loss" in entry])
+    assert len(losses[0]) == 6
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    weights = [load_file(tmp_path / folder / "model.safetensors") for folder in ("one", "two")]
+    assert_same_tensors(weights[1], weights[0], what="weight")
