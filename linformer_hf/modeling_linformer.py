@@ -129,12 +129,8 @@ def pool_windows(
 def empty_window_mask(states: torch.Tensor, window: int, positions: torch.Tensor) -> torch.Tensor:
     """Take windows without a real token out of the softmax.
 
-    The first window always stays, so that a row of padding alone has something to attend to.
-
-    Args:
-        states: Whose shape and dtype to follow, `(B, N, C)`.
-        window: W, in tokens.
-        positions: As from `token_positions`, `(B, N)`.
+    The first window always stays, so that a row of padding alone has something to attend to. Arguments are those of
+    `pool_windows`.
 
     Returns:
         0 for a slot to attend to and the smallest number of the dtype for others, `(B, 1, N, ceil(N / W))`.
@@ -163,8 +159,7 @@ def eager_attention_forward(
     `(B, N, H, D)` and the maps `(B, H, N, K)`.
     """
     scores = query @ key.transpose(-1, -2) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
+    scores = scores if attention_mask is None else scores + attention_mask
     weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
@@ -413,8 +408,8 @@ class LinformerPreTrainedModel(PreTrainedModel):
         if (surplus or 0 < len(missing) < len(body)) and not is_wanted:
             raise ValueError(
                 f"The configuration of {pretrained_model_name_or_path} does not fit its weights: the model needs "
-                f"{missing or 'nothing'} besides, and has no place for {surplus or 'nothing'}. Take the config.json "
-                "that was saved with the weights, or give `ignore_mismatched_sizes=True` to start those anew."
+                f"{missing or 'nothing'} besides, and has no place for {surplus or 'nothing'}. Take the right "
+                "config.json, or give `ignore_mismatched_sizes=True` to start those anew."
             )
         return (model, info) if wants_info else model
 
@@ -422,11 +417,10 @@ class LinformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, LinformerProjection):
-            size = module.weight.shape[-1]
             if module.is_matrix:
-                init.normal_(module.weight, std=size**-0.5)  # variance 1/n: a slot is as large as a token
+                init.copy_(module.weight, folded_identity(*module.weight.shape[-2:]).expand_as(module.weight))
             else:
-                init.constant_(module.weight, 1 / size)  # the mean of the window
+                init.constant_(module.weight, 1 / module.weight.shape[-1])  # the mean of the window
 
     def get_position_embeddings(self) -> nn.Embedding:
         """Return the position table, `(n, M)`."""
@@ -438,7 +432,7 @@ class LinformerPreTrainedModel(PreTrainedModel):
 
         What was learned is kept: an input that fits the old and the new n gives the same output as before. New rows
         of the position table repeat the learned ones from the first on, and new columns of E and F start at zero, so
-        training opens them. With windows, k follows n and the window stays as long as it is.
+        training opens them. With windows, k follows n and the window stays.
 
         Args:
             new_num_position_embeddings: The new n, in tokens.
@@ -800,6 +794,16 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         )
 
 
+def folded_identity(slots: int, tokens: int) -> torch.Tensor:
+    """Return what training starts from, `(k, n)`: token j in slot j mod k, which up to k tokens is full attention.
+
+    Later tokens join so weighed that all that meet in a slot are together as large as its first.
+    """
+    folded = torch.eye(slots)[:, torch.arange(tokens) % slots]
+    folded[:, slots:] *= max(tokens / slots - 1, 1) ** -0.5
+    return folded
+
+
 def has_projection_weights(config: LinformerConfig) -> bool:
     """Tell whether the projections are learned; the poolings are not."""
     return config.projection_type in ("linear", "conv")
@@ -811,11 +815,7 @@ def classifier_dropout(config: LinformerConfig) -> float:
 
 
 def resized_fields(config: LinformerConfig, max_positions: int) -> dict[str, int | list[int]]:
-    """Return the configuration fields that a new n changes.
-
-    Raises:
-        ValueError: If the new n is not a whole number of windows.
-    """
+    """Return the configuration fields that a new n changes, or raise a ValueError if it is no number of windows."""
     if config.projection_type == "linear":
         return {"max_position_embeddings": max_positions}
     windows = [config.max_position_embeddings // length for length in config.projected_lengths]

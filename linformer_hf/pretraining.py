@@ -27,13 +27,21 @@ from .hub import write_card
 from .modeling_linformer import LinformerForMaskedLM
 from .results import Stopwatch, model_facts, write_results
 from .runs import check_length, check_tokenizer, declare_loss_scaling, find_checkpoint, model_length
-from .texts import Table, TextArguments, Texts, load_texts
+from .texts import Table, TextArguments, Texts, in_memory, load_texts
+
+
+try:
+    from datasets import Dataset
+except ImportError as error:
+    raise ImportError("Pretraining needs datasets: pip install linformer_hf[train]") from error
 
 
 logger = logging.get_logger(__name__)
 
 TOKENIZER_ROWS = 100_000
 UNIGRAM_ROWS = 10_000
+MASKED, HIDDEN = "masked", "hidden"
+HELD_OUT_SHARE = 0.15  # of held-out tokens to hide, whatever training hides, so that runs compare
 
 
 @dataclass
@@ -67,7 +75,7 @@ class PretrainingArguments(TextArguments):
     line_by_line: bool = field(
         default=False, metadata={"help": "Make each document one example, instead of packing blocks of equal length."}
     )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict in training."})
     whole_word_mask: bool = field(default=False, metadata={"help": "Mask all tokens of a word together."})
     short_seq_length: int | None = field(
         default=None,
@@ -133,8 +141,9 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
         training: The Trainer's own arguments; `do_train` and `do_eval` say what to do.
 
     Returns:
-        What was measured: `unigram_perplexity` (frequencies alone), `initial_perplexity`, `perplexity`, and the
-        Trainer's own numbers.
+        What was measured on held-out text: `unigram_perplexity` of guessing from frequencies; `perplexity`, and
+        `initial_perplexity` before training, of tokens masked as in training; `hidden_perplexity` where every token
+        to predict is hidden, the number to compare with the first; and the Trainer's own.
 
     Raises:
         ValueError: If arguments contradict each other, or text, tokenizer and model do not fit.
@@ -159,18 +168,21 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
         model=model,
         args=training,
         train_dataset=train,
-        eval_dataset=held_out,
+        eval_dataset=held_out[MASKED],
         processing_class=tokenizer,
-        data_collator=MaskingCollator(tokenizer, arguments.mlm_probability, arguments.whole_word_mask, training.seed),
+        data_collator=MaskingCollator(
+            tokenizer, arguments.mlm_probability, arguments.whole_word_mask, seed=training.seed
+        ),
         short_seq_length=arguments.short_seq_length,
         short_share=arguments.short_share,
     )
     frequencies = (row["input_ids"] for row in islice(train, UNIGRAM_ROWS))
-    metrics = {"unigram_perplexity": unigram_perplexity(frequencies, held_out, len(tokenizer))}
+    metrics = {"unigram_perplexity": unigram_perplexity(frequencies, held_out[HIDDEN], len(tokenizer))}
     if training.do_train:
         metrics |= run_training(trainer, checkpoint)
     if training.do_eval:
-        metrics["perplexity"] = perplexity(trainer)
+        metrics["perplexity"] = perplexity(trainer, held_out[MASKED])
+        metrics["hidden_perplexity"] = perplexity(trainer, held_out[HIDDEN])
         logger.info(report(metrics))
     if trainer.is_world_process_zero():
         write_results(training.output_dir, metrics | watch.read(), (arguments, training), about(arguments, model))
@@ -264,8 +276,11 @@ def example_length(arguments: PretrainingArguments, model: PreTrainedModel) -> i
 
 def make_examples(
     texts: Texts, tokenizer: PreTrainedTokenizerBase, num_tokens: int, arguments: PretrainingArguments, seed: int
-) -> tuple[Table, Table]:
-    """Turn documents into training examples and held-out examples with fixed masks.
+) -> tuple[Table, dict[str, Dataset]]:
+    """Turn documents into training examples, and held-out ones with fixed masks.
+
+    Held-out tokens are masked twice: as in training, where a tenth of those to predict stands there to be copied, and
+    with all of them hidden.
 
     Raises:
         ValueError: If the text is shorter than one block.
@@ -285,8 +300,11 @@ def make_examples(
                 f"The {split} text is shorter than one block of {num_tokens} tokens: give more text, a smaller "
                 "--max_seq_length, or --line_by_line."
             )
-    held_out = mask_once(examples["validation"], tokenizer, arguments.mlm_probability, seed)
-    return examples["train"], held_out
+    held_out = in_memory(examples["validation"])
+    return examples["train"], {
+        name: mask_once(held_out, tokenizer, HELD_OUT_SHARE, seed, hide_all=name == HIDDEN)
+        for name in (MASKED, HIDDEN)
+    }
 
 
 def run_training(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:
@@ -313,20 +331,21 @@ def about(arguments: PretrainingArguments, model: PreTrainedModel) -> dict[str, 
         "dataset_type": arguments.dataset_name or "text",
         "dataset_ids": [arguments.dataset_name] if arguments.dataset_name else None,
         "base_model": None if Path(arguments.model_name_or_path or ".").is_dir() else arguments.model_name_or_path,
-        "metrics": ["perplexity"],
+        "metrics": ["perplexity", "hidden_perplexity"],
         "model": model_facts(model),
     }
 
 
 def report(metrics: dict[str, float]) -> str:
-    """Say in one sentence what was learned."""
+    """Say in two sentences what was learned."""
     before = f", {metrics['initial_perplexity']:.1f} before training" if "initial_perplexity" in metrics else ""
     return (
-        f"Perplexity of the held-out text: {metrics['perplexity']:.1f}{before}, and "
-        f"{metrics['unigram_perplexity']:.1f} by guessing from word frequencies."
+        f"Perplexity of held-out text, masked as in training: {metrics['perplexity']:.1f}{before}. Where all words to "
+        f"predict are hidden: {metrics['hidden_perplexity']:.1f}, and {metrics['unigram_perplexity']:.1f} by guessing "
+        "from frequencies."
     )
 
 
-def perplexity(trainer: Trainer) -> float:
-    """Return the perplexity of the held-out tokens that are masked."""
-    return math.exp(trainer.evaluate()["eval_loss"])
+def perplexity(trainer: Trainer, held_out: Dataset) -> float:
+    """Return the perplexity of the tokens of a held-out set that are to be predicted."""
+    return math.exp(trainer.evaluate(held_out)["eval_loss"])

@@ -248,3 +248,8 @@ def limit_rows(texts: Texts, arguments: TextArguments) -> Texts:
     return type(texts)(
         {split: table if limits[split] is None else table.take(limits[split]) for split, table in texts.items()}
     )
+
+
+def in_memory(table: Table) -> Dataset:
+    """Read a stream of bounded length to its end; a table is there already."""
+    return Dataset.from_list(list(table)) if isinstance(table, IterableDataset) else table

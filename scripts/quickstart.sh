@@ -30,15 +30,17 @@ for text in (
 ):
     print(f"\n{text}")
     for filling in fill(text):
-        print(f"    {filling['score']:6.1%}  {filling['token_str'].strip()}")
+        print(f"    {filling['score']:6.1%}  {filling['token_str'].strip() or '(line break)'}")
 
 numbers = json.loads(Path(folder, "results.json").read_text())["numbers"]
 print(
     f"""
-Perplexity of the held-out text, at {model.config.max_position_embeddings} tokens with k = {model.config.projected_length}:
+Perplexity of words hidden in the held-out text, {model.config.max_position_embeddings} tokens at a time, k = {model.config.projected_length}:
     {numbers["unigram_perplexity"]:6.0f}  guessing by word frequency
+    {numbers["hidden_perplexity"]:6.0f}  this model, after {numbers["train_runtime"]:.0f} seconds of training
+Masked as in training, where every tenth of the words to predict is left to be copied:
     {numbers["initial_perplexity"]:6.0f}  this model before training
-    {numbers["perplexity"]:6.0f}  this model now, after {numbers["train_runtime"]:.0f} seconds
+    {numbers["perplexity"]:6.0f}  this model now
 
 Next:
     python scripts/run_mlm.py --train_file YOUR_TEXT.txt --output_dir runs/mine --do_train --do_eval

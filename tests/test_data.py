@@ -138,3 +138,12 @@ def test_masks_follow_from_example_epoch_and_seed_alone(tokenizer):
     collate.epoch.fill_(1)
     assert not torch.equal(collate(blocks)["labels"], together)
     assert not torch.equal(MaskingCollator(tokenizer, 0.3, seed=2)(blocks)["labels"], together)
+
+
+def test_hiding_all_asks_for_the_same_tokens_and_leaves_none_to_copy(tokenizer):
+    blocks = Dataset.from_dict(pack_blocks(tokenizer, 32)({"text": SENTENCES}))
+    masked, hidden = (mask_once(blocks, tokenizer, 0.3, 1, hide_all=hide_all) for hide_all in (False, True))
+    assert masked["labels"] == hidden["labels"]
+    for row in hidden:
+        asked = [word for word, label in zip(row["input_ids"], row["labels"]) if label != -100]
+        assert set(asked) <= {tokenizer.mask_token_id}

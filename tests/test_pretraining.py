@@ -74,7 +74,8 @@ def run(corpus, tmp_path_factory):
 
 def test_a_run_learns_more_than_frequencies(run):
     _, metrics = run
-    assert metrics["perplexity"] < 0.7 * metrics["unigram_perplexity"] < metrics["initial_perplexity"]
+    assert metrics["perplexity"] < metrics["hidden_perplexity"] < 0.7 * metrics["unigram_perplexity"]
+    assert metrics["unigram_perplexity"] < metrics["initial_perplexity"]
 
 
 def test_what_was_saved_fills_in_words(run):
