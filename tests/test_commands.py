@@ -1,0 +1,187 @@
+"""What the texts tell a reader to run, run: README blocks, and the commands in the scripts' docstrings."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+QUICKSTART = "runs/quickstart"
+
+# What makes a command small: the last flag of a name wins. Everything else is run as it stands.
+SMALLER = {
+    "run_mlm.py": "--max_steps 2 --per_device_train_batch_size 2 --use_cpu --disable_tqdm true "
+    "--config_overrides hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32",
+    "run_glue.py": "--max_steps 2 --use_cpu --disable_tqdm true --train_file reviews.csv",
+    "push_to_hub.py": "--dry_run",
+}
+
+
+def commands(text):
+    """List the `python scripts/...` commands in a text, continued lines joined."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    return [line.strip() for line in joined.splitlines() if line.strip().startswith(("python scripts/", "torchrun "))]
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+ALL_COMMANDS = list(dict.fromkeys(commands(README) + [c for script in SCRIPTS for c in commands(script.read_text())]))
+
+
+def run(command, folder, **changes):
+    environment = (
+        os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false"} | changes
+    )
+    return subprocess.run(
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900
+    )
+
+
+@pytest.fixture(scope="session")
+def workplace(tmp_path_factory):
+    """A folder as a reader has it: the scripts, a corpus, and the model that the quickstart leaves."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    lines = [
+        f"Line {number} of the corpus speaks of boats, rivers and {number % 7} bridges." for number in range(4000)
+    ]
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
+    # rows as the columns of SST-2 and those of the texts' own example name them
+    rows = [f"Boat {number} is fine.,{1 + number % 5},Boat {number} leaks.,{number % 2}" for number in range(100)]
+    (folder / "reviews.csv").write_text("\n".join(["review,stars,sentence,label", *rows]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def quickstart(workplace):
+    """Run the quickstart as it stands, in the environment of the tests."""
+    model = workplace / QUICKSTART
+    done = run(
+        ["bash", str(ROOT / "scripts" / "quickstart.sh"), str(model)],
+        workplace,
+        VIRTUAL_ENV=sys.prefix,
+        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return model, done.stdout
+
+
+def test_the_quickstart_learns_well_below_word_frequencies_and_says_so(quickstart):
+    model, output = quickstart
+    numbers = json.loads((model / "results.json").read_text())["numbers"]
+    assert numbers["perplexity"] * 1.5 <= numbers["unigram_perplexity"] < numbers["initial_perplexity"]
+    assert numbers["hidden_perplexity"] < 0.9 * numbers["unigram_perplexity"]
+    for name in ("unigram_perplexity", "perplexity", "hidden_perplexity"):
+        assert f"{numbers[name]:.0f}" in output
+    assert len(re.findall(r"^ +\d+\.\d%  \S", output, flags=re.MULTILINE)) == 12
+
+
+def test_the_quickstart_keeps_a_model_that_is_there(quickstart, workplace):
+    model, _ = quickstart
+    before = (model / "model.safetensors").stat().st_mtime_ns
+    again = run(
+        ["bash", str(ROOT / "scripts" / "quickstart.sh"), str(model)],
+        workplace,
+        VIRTUAL_ENV=sys.prefix,
+        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    )
+    assert again.returncode == 0, again.stderr
+    assert "holds a model already" in again.stdout
+    assert (model / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.splitlines()[0][:40])
+def test_the_python_of_the_readme_runs_and_prints_what_it_shows(quickstart, workplace, block):
+    done = run([sys.executable, "-c", block], workplace)
+    assert done.returncode == 0, done.stderr
+    shown = [line[2:] for line in block.splitlines() if line.startswith("# ")]
+    printed = done.stdout.splitlines()
+    assert len(printed) == len(shown)
+    # words and numbers are those of one machine; their form is the same everywhere
+    form = re.compile(r"[^\s\d]+|\d+\.\d+|\d+")
+    assert [len(form.findall(line)) for line in printed] == [len(form.findall(line)) for line in shown]
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS, ids=lambda command: command[:60])
+def test_a_command_in_the_texts_runs(quickstart, workplace, command, tmp_path):
+    words = shlex.split(command)
+    script = next(Path(word).name for word in words if word.endswith(".py"))
+    launcher = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
+    words[:1] = launcher[words[0]]
+    if "--output_dir" in words:
+        words[words.index("--output_dir") + 1] = str(tmp_path / "out")
+    done = run(words + shlex.split(SMALLER.get(script, "")), workplace)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_every_script_explains_itself(script):
+    done = run([sys.executable, str(script), "--help"], ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "options:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "run_mlm.py --output_dir out --do_train --train_file missing.txt",
+            "error: missing.txt: there is no such file",
+        ),
+        ("run_mlm.py --output_dir out", "error: Nothing is asked for"),
+        ("run_mlm.py --output_dir out --do_train --projection_sharing all", "error: `projection_sharing` is 'all'"),
+        ("run_mlm.py --do_trian", "unrecognized arguments|not used by the HfArgumentParser"),
+        ("run_mlm.py settings.yaml", "error: .*settings.yaml"),
+        ("push_to_hub.py --folder nowhere --repo_id you/it", "error: nowhere: there is no such folder"),
+    ],
+)
+def test_a_mistake_gives_one_line_and_exit_code_2(words, message, tmp_path):
+    script, *arguments = words.split()
+    done = run([sys.executable, str(ROOT / "scripts" / script), *arguments], tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert re.search(message, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_options_come_from_a_file_and_flags_win(tmp_path):
+    (tmp_path / "settings.json").write_text(json.dumps({"folder": "nowhere", "repo_id": "you/it", "private": True}))
+    done = run(
+        [sys.executable, str(ROOT / "scripts" / "push_to_hub.py"), "settings.json", "--folder", "elsewhere"], tmp_path
+    )
+    assert done.returncode == 2
+    assert "error: elsewhere: there is no such folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "model_cards").glob("*/results.json")), ids=lambda file: file.parent.name
+)
+def test_a_published_record_names_its_command_and_commit(file):
+    record = json.loads(file.read_text())
+    assert record["command"].startswith("python ")
+    assert record["numbers"]
+    assert record["commit"]
+
+
+def test_numbers_in_the_readme_come_from_their_record():
+    sections = re.findall(r"<!-- numbers: (\S+) (.*?) -->\n(.*?)<!-- end -->", README, flags=re.DOTALL)
+    assert sections
+    for folder, names, text in sections:
+        numbers = json.loads((ROOT / folder / "results.json").read_text())["numbers"]
+        allowed = {f"{numbers[name]:.0f}" for name in names.split(",")}
+        assert allowed <= set(re.findall(r"\d+", text)), (allowed, text)
+
+
+def test_the_one_check_runs_the_test_command_of_the_readme():
+    assert "bash scripts/test.sh" in README
+    assert "scripts/test.sh" in (ROOT / ".ci" / "run").read_text()
