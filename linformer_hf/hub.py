@@ -190,11 +190,32 @@ def read_json(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not JSON: {error}.") from error
 
 
-def push(arguments: PushArguments) -> str | None:
+def push_from_arguments(arguments: PushArguments) -> str | None:
+    """Push what the command line names, as `push` does."""
+    return push(**vars(arguments))
+
+
+def push(
+    folder: str | Path,
+    repo_id: str,
+    private: bool = False,
+    revision: str | None = None,
+    create_pr: bool = False,
+    parent_commit: str | None = None,
+    commit_message: str = "Upload a Linformer",
+    dry_run: bool = False,
+) -> str | None:
     """Upload a saved model in one commit, so that the Hub holds all of it or nothing.
 
     Args:
-        arguments: What, and where to.
+        folder: The saved model.
+        repo_id: The repository, made where it is missing.
+        private: Make a new repository private.
+        revision: Branch to push to, made where it is missing. None is the main one.
+        create_pr: Open a pull request instead of changing the branch.
+        parent_commit: Refuse where the branch has moved on from this commit.
+        commit_message: Title of the commit.
+        dry_run: Only log what would be uploaded.
 
     Returns:
         The address of the commit or pull request; None of a dry run.
@@ -202,40 +223,40 @@ def push(arguments: PushArguments) -> str | None:
     Raises:
         ValueError: If the folder is not whole, or the Hub refuses; the message says what happened to the repository.
     """
-    files = files_to_push(arguments.folder)
+    files = files_to_push(folder)
     for name, size in files.items():
         logger.info(f"{size / 1e6:12.3f} MB  {name}")
-    logger.info(f"{sum(files.values()) / 1e6:12.3f} MB  in {len(files)} files for {arguments.repo_id}")
-    if arguments.dry_run:
+    logger.info(f"{sum(files.values()) / 1e6:12.3f} MB  in {len(files)} files for {repo_id}")
+    if dry_run:
         return None
-    operations = [CommitOperationAdd(name, contents(Path(arguments.folder, name), arguments)) for name in files]
+    operations = [CommitOperationAdd(name, contents(Path(folder, name), repo_id)) for name in files]
     api, stage = HfApi(), "making the repository"
     try:
-        api.create_repo(arguments.repo_id, private=arguments.private, exist_ok=True)
-        if arguments.revision:
-            stage = f"making the branch {arguments.revision}"
-            api.create_branch(arguments.repo_id, branch=arguments.revision, exist_ok=True)
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        if revision:
+            stage = f"making the branch {revision}"
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
         stage = "uploading"
         commit = api.create_commit(
-            arguments.repo_id,
+            repo_id,
             operations,
-            commit_message=arguments.commit_message,
-            revision=arguments.revision,
-            create_pr=arguments.create_pr,
-            parent_commit=arguments.parent_commit,
+            commit_message=commit_message,
+            revision=revision,
+            create_pr=create_pr,
+            parent_commit=parent_commit,
         )
     except HfHubHTTPError as error:
         raise ValueError(
-            f"The Hub refused while {stage}: {str(error).strip()}\nThe files of {arguments.repo_id} are as they were; "
-            "mend the cause and give the same command again."
+            f"The Hub refused while {stage}: {str(error).strip()}\nThe files of {repo_id} are as they were; mend the "
+            "cause and give the same command again."
         ) from error
     url = commit.pr_url or commit.commit_url
     logger.info(f"Pushed to {url}")
     return url
 
 
-def contents(file: Path, arguments: PushArguments) -> str | bytes:
+def contents(file: Path, repo_id: str) -> str | bytes:
     """Return what to upload of a file: a card with the repository's name in it, anything else as it lies there."""
     if file.name != "README.md":
         return str(file)
-    return file.read_text(encoding="utf-8").replace(REPO_ID, arguments.repo_id).encode()
+    return file.read_text(encoding="utf-8").replace(REPO_ID, repo_id).encode()

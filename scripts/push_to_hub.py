@@ -10,8 +10,8 @@ The push itself, after `hf auth login`:
 """
 
 from linformer_hf.command_line import run
-from linformer_hf.hub import PushArguments, push
+from linformer_hf.hub import PushArguments, push_from_arguments
 
 
 if __name__ == "__main__":
-    run(push, PushArguments, description=__doc__)
+    run(push_from_arguments, PushArguments, description=__doc__)

@@ -18,9 +18,10 @@ from transformers import AutoTokenizer
 import linformer_hf
 from linformer_hf.configuration_linformer import AUTO_MAP
 from linformer_hf.data import train_tokenizer
-from linformer_hf.hub import PushArguments, export, files_to_push, push, render_card
+from linformer_hf.hub import export, files_to_push, push, render_card
 
 
+CARDS = Path(__file__).parents[1] / "model_cards"
 HEADS = [name for name in AUTO_MAP if name != "AutoConfig"]
 TEXTS = [f"The cat sees {number} boats on the river." for number in range(20)]
 
@@ -93,11 +94,11 @@ def pushed(hub, folder, tmp_path_factory):
     others = """
 import sys
 from huggingface_hub import create_tag
-from linformer_hf.hub import PushArguments, push
+from linformer_hf.hub import push
 create_tag("owner/tiny", tag="a-tag")
-push(PushArguments(sys.argv[1], "owner/tiny", revision="a-branch"))
-push(PushArguments(sys.argv[1], "owner/secret", private=True))
-push(PushArguments(sys.argv[2], "owner/tiny", create_pr=True))
+push(sys.argv[1], "owner/tiny", revision="a-branch")
+push(sys.argv[1], "owner/secret", private=True)
+push(sys.argv[2], "owner/tiny", create_pr=True)
 """
     changed = shutil.copytree(folder, cache / "changed")
     (changed / "notes.md").write_text("what the pull request adds")
@@ -283,7 +284,7 @@ def test_a_folder_that_is_not_whole_is_not_pushed(folder, tmp_path, harm, messag
     copy = shutil.copytree(folder, tmp_path / "copy")
     harm(lambda name: copy / name)
     with pytest.raises(ValueError, match=message):
-        push(PushArguments(folder=str(copy), repo_id="owner/harmed"))
+        push(copy, "owner/harmed")
 
 
 def edit(file, **changes):
@@ -341,3 +342,33 @@ def test_a_card_that_is_there_stays(folder, tokenizer, tmp_path):
     (tmp_path / "README.md").write_text("written by hand")
     export(linformer_hf.LinformerModel.from_pretrained(folder), tokenizer, tmp_path)
     assert (tmp_path / "README.md").read_text() == "written by hand"
+
+
+@pytest.mark.parametrize("card", sorted(CARDS.glob("*/README.md")), ids=lambda card: card.parent.name)
+def test_a_published_card_is_what_its_record_renders_to(card):
+    record = json.loads((card.parent / "results.json").read_text())
+    assert card.read_text() == render_card(record, card.parent.name)
+
+
+def test_an_adapter_travels_beside_its_base(hub, pushed, tmp_path):
+    train = """
+import json, sys, torch, linformer_hf
+from peft import LoraConfig, PeftModel, get_peft_model
+torch.set_num_threads(1)
+torch.manual_seed(0)
+base = linformer_hf.LinformerForMaskedLM.from_pretrained("owner/tiny")
+lora = LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["projection"], init_lora_weights=False)
+model = get_peft_model(base, lora).eval()
+model.push_to_hub("owner/adapter")
+logits = model(torch.tensor([[0, 7, 9, 2]])).logits
+"""
+    load = """
+import json, torch, transformers
+from peft import PeftModel
+torch.set_num_threads(1)
+base = transformers.AutoModelForMaskedLM.from_pretrained("owner/tiny", trust_remote_code=True)
+logits = PeftModel.from_pretrained(base, "owner/adapter").eval()(torch.tensor([[0, 7, 9, 2]])).logits
+"""
+    tell = "print(json.dumps(logits.double().abs().sum().item()))"
+    pushed_logits = hub.ask(train + tell, tmp_path / "pusher")
+    assert hub.ask(load + tell, tmp_path / "reader", package=False) == pytest.approx(pushed_logits, rel=1e-6)
