@@ -548,16 +548,17 @@ class LinformerLMHead(nn.Module):
 
 
 class LinformerClassificationHead(nn.Module):
-    """RoBERTa's head for a whole sequence: dense, tanh, and a score for each label."""
+    """RoBERTa's head for a whole sequence: dense, activation, and a score for each label."""
 
     def __init__(self, config: LinformerConfig, num_labels: int) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.classifier_activation]
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.output = nn.Linear(config.hidden_size, num_labels)
 
     def forward(self, pooled: torch.Tensor) -> torch.Tensor:
-        return self.output(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
+        return self.output(self.dropout(self.activation(self.dense(self.dropout(pooled)))))
 
 
 class LinformerForMaskedLM(LinformerPreTrainedModel):

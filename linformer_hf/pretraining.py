@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
@@ -24,9 +27,8 @@ from transformers.utils import logging
 from .configuration_linformer import LinformerConfig
 from .data import MaskingCollator, cut_lines, mask_once, pack_blocks, train_tokenizer, unigram_perplexity
 from .hub import write_card
-from .modeling_linformer import LinformerForMaskedLM
 from .results import Stopwatch, model_facts, write_results
-from .runs import check_length, check_tokenizer, declare_loss_scaling, find_checkpoint, model_length
+from .runs import check_length, check_tokenizer, declare_loss_scaling, find_checkpoint, model_length, tokens_seen
 from .texts import Table, TextArguments, Texts, in_memory, load_texts
 
 
@@ -49,7 +51,11 @@ class PretrainingArguments(TextArguments):
     """What is taught, and how the text is masked."""
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "A checkpoint to go on from. Without it a Linformer starts from nothing."}
+        default=None, metadata={"help": "A checkpoint to go on from. Without it a new model starts from nothing."}
+    )
+    model_type: str = field(
+        default="linformer",
+        metadata={"help": "Family of a new model; `roberta` or another that fills in masks makes a dense twin."},
     )
     config_overrides: str | None = field(
         default=None,
@@ -164,6 +170,7 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
     training.remove_unused_columns = False  # the collator reads what the model's forward does not name
     # within the training, because an evaluation before it would keep a model of several processes from being wrapped
     training.eval_on_start = training.do_train and training.do_eval
+    training.include_num_input_tokens_seen = "non_padding"
     trainer = PretrainingTrainer(
         model=model,
         args=training,
@@ -217,7 +224,7 @@ def len_or_none(table: Table) -> int | None:
 def load_model(
     arguments: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, for_training: bool
 ) -> PreTrainedModel:
-    """Load the model that is named, or start a Linformer from nothing.
+    """Load the model that is named, or start one from nothing.
 
     Raises:
         ValueError: If the tokenizer has more tokens than the model's embedding table.
@@ -225,8 +232,10 @@ def load_model(
     if arguments.model_name_or_path is None:
         if not for_training:
             raise ValueError("There is nothing to evaluate: name a --model_name_or_path, or give --do_train.")
-        model = LinformerForMaskedLM(new_config(arguments, tokenizer))
-        logger.info(f"Starting a Linformer of {model.num_parameters() / 1e6:.1f} million parameters from nothing.")
+        model = AutoModelForMaskedLM.from_config(new_config(arguments, tokenizer))
+        declare_loss_scaling(model)
+        millions = model.num_parameters() / 1e6
+        logger.info(f"Starting a {model.config.model_type} of {millions:.1f} million parameters from nothing.")
         return model
     model = AutoModelForMaskedLM.from_pretrained(
         arguments.model_name_or_path,
@@ -237,25 +246,42 @@ def load_model(
     return model
 
 
-def new_config(arguments: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> LinformerConfig:
-    """Describe a new Linformer: the tokenizer's ids, n, k and sharing, and what is overridden."""
+def new_config(arguments: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """Describe a new model: the tokenizer's ids, n, of a Linformer k and sharing, and what is overridden.
+
+    Raises:
+        ValueError: If the family is unknown, or fields do not fit together.
+    """
     fields = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "max_position_embeddings": arguments.max_seq_length or 512,
-        "projection_sharing": arguments.projection_sharing,
-        "projection_type": arguments.projection_type,
     }
+    if arguments.model_type == LinformerConfig.model_type:
+        fields |= projection_fields(arguments)
+    config_class = CONFIG_MAPPING[arguments.model_type] if arguments.model_type in CONFIG_MAPPING else None
+    if config_class not in MODEL_FOR_MASKED_LM_MAPPING:
+        raise ValueError(f"--model_type is {arguments.model_type!r}, which Transformers knows no masked-word model of.")
+    # read against the defaults first, because the fields must fit together when the configuration is made
+    overridden = config_class()
+    if arguments.config_overrides:
+        overridden.update_from_string(arguments.config_overrides)
+    config = config_class(**{**overridden.to_diff_dict(), **fields})
+    with torch.device("meta"):
+        unread = config.max_position_embeddings - model_length(AutoModelForMaskedLM.from_config(config))
+    config.max_position_embeddings += unread  # RoBERTa's table has rows before the first position
+    return config
+
+
+def projection_fields(arguments: PretrainingArguments) -> dict[str, Any]:
+    """Return the configuration fields of a new Linformer that decide how it projects."""
+    fields = {"projection_sharing": arguments.projection_sharing, "projection_type": arguments.projection_type}
     if arguments.projected_length:
         one = len(arguments.projected_length) == 1
         fields["projected_length"] = arguments.projected_length[0] if one else arguments.projected_length
-    # read against the defaults first, because the fields must fit together when the configuration is made
-    overridden = LinformerConfig()
-    if arguments.config_overrides:
-        overridden.update_from_string(arguments.config_overrides)
-    return LinformerConfig(**{**overridden.to_diff_dict(), **fields})
+    return fields
 
 
 def example_length(arguments: PretrainingArguments, model: PreTrainedModel) -> int:
@@ -318,8 +344,10 @@ def run_training(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[st
         config.sparse_prediction = sparse
     trainer.save_model()
     trainer.save_state()
+    tokens = trainer.state.num_input_tokens_seen - tokens_seen(checkpoint)
+    metrics = result.metrics | {"tokens_per_second": tokens / result.metrics["train_runtime"]}
     first = next((entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry), None)
-    return result.metrics | ({} if first is None else {"initial_perplexity": math.exp(first)})
+    return metrics | ({} if first is None else {"initial_perplexity": math.exp(first)})
 
 
 def about(arguments: PretrainingArguments, model: PreTrainedModel) -> dict[str, Any]:

@@ -56,6 +56,13 @@ def is_whole(checkpoint: Path, num_processes: int) -> bool:
     return all(is_zipfile(file) for file in random_states)
 
 
+def tokens_seen(checkpoint: str | None) -> int:
+    """Return how many tokens a run had read at a checkpoint, where it counted them; none without a checkpoint."""
+    if checkpoint is None:
+        return 0
+    return json.loads(Path(checkpoint, "trainer_state.json").read_text("utf-8"))["num_input_tokens_seen"]
+
+
 def model_length(model: PreTrainedModel) -> int:
     """Return the longest input of a model in tokens; RoBERTa's table has rows that no token uses."""
     embeddings = getattr(model.base_model, "embeddings", None)
