@@ -1,0 +1,18 @@
+r"""Decompose the attention maps of an encoder on text, and say which k keeps most of them.
+
+The quickstart's Linformer on the manual that every Python carries:
+
+    python scripts/analyze_spectrum.py --model_name_or_path runs/quickstart --output_dir runs/spectrum
+
+Your own text, up to a thousand blocks of it, and a k for the share of the energy that you name:
+
+    python scripts/analyze_spectrum.py --model_name_or_path runs/quickstart --output_dir runs/spectrum \
+        --train_file corpus.txt --max_texts 1000 --share 0.9
+"""
+
+from linformer_hf.command_line import run
+from linformer_hf.spectrum import SpectrumArguments, analyze_spectrum
+
+
+if __name__ == "__main__":
+    run(analyze_spectrum, SpectrumArguments, description=__doc__)
