@@ -55,14 +55,11 @@ REFUSED_ARGUMENTS = {
 
 
 def token_positions(attention_mask: torch.Tensor, max_positions: int) -> torch.Tensor:
-    """Number the real tokens 0, 1, 2, ... and send padding to the position after the last, n.
+    """Number the real tokens 0, 1, 2, ... and send padding to the position after the last, n, `(B, N)`.
 
     Args:
         attention_mask: 0 for padding, anything else for a real token, `(B, N)`.
         max_positions: The longest input, n.
-
-    Returns:
-        Positions, `(B, N)`; n stands for padding.
     """
     is_token = attention_mask != 0
     return (is_token.long().cumsum(-1) - 1).masked_fill(~is_token, max_positions)
@@ -105,7 +102,7 @@ def pool_windows(
         One slot for each window that N tokens can fill, `(B, ceil(N / W), C)`.
     """
     batch_size, num_tokens, channels = states.shape
-    num_slots = -(-num_tokens // window)
+    num_slots = (num_tokens + window - 1) // window
     num_rows = num_slots * window
     absent = torch.finfo(states.dtype).min if projection_type == "max_pool" else 0.0
     if positions is None:
@@ -138,7 +135,7 @@ def empty_window_mask(states: torch.Tensor, window: int, positions: torch.Tensor
     num_tokens = states.shape[1]
     starts = torch.arange(0, num_tokens, window, device=states.device)
     filled = (positions < num_tokens).sum(-1, keepdim=True).clamp(min=1)
-    mask = torch.zeros_like(starts, dtype=states.dtype).expand(len(positions), -1)
+    mask = torch.zeros_like(starts, dtype=states.dtype).expand(positions.shape[0], -1)
     mask = mask.masked_fill(starts >= filled, torch.finfo(states.dtype).min)
     return mask[:, None, None, :].expand(-1, 1, num_tokens, -1)
 
@@ -263,7 +260,9 @@ class LinformerAttention(nn.Module):
         """
         query_states = self.split_heads(self.query(hidden_states))
         key_weight, value_weight = self.projection_weights(shared_weight)
-        if self.config.projection_sharing == "none":
+        # below K tokens it is cheaper to map first; an exported graph keeps one order for all lengths
+        is_short = not torch.compiler.is_exporting() and hidden_states.shape[1] < self.projected_length
+        if self.config.projection_sharing == "none" or (is_short and self.config.projection_type == "linear"):
             key_states = self.map_then_compress(self.key, hidden_states, key_weight, positions)
             value_states = self.map_then_compress(self.value, hidden_states, value_weight, positions)
         else:
@@ -312,14 +311,14 @@ class LinformerAttention(nn.Module):
     def map_then_compress(
         self, linear: nn.Module, hidden_states: torch.Tensor, weight: Weight, positions: Positions
     ) -> torch.Tensor:
-        """Compress the mapped states of each head by its own projection, `(B, N, M)` to `(B, H, K, D)`.
+        """Compress the mapped states, `(B, N, M)` to `(B, H, K, D)`; the bias joins last, as the other way round.
 
-        That costs less than mapping H compressed inputs. The bias joins last, as when compression comes first.
+        That costs less than mapping what is compressed, where each head has its own projection or N is below K.
         """
         # asked of the module, because an adapter or an offloading hook may stand between it and its parameters
         bias = linear(hidden_states.new_zeros(1, 1, hidden_states.shape[-1]))
         states = linear(hidden_states) - bias
-        if self.config.projection_type == "linear":
+        if self.config.projection_type == "linear" and self.config.projection_sharing == "none":
             return self.compress(self.split_heads(states), weight, positions) + self.split_heads(bias)
         return self.split_heads(self.compress(states, weight, positions) + bias)
 
@@ -849,7 +848,7 @@ def pool_sequence(
     is_token = attention_mask != 0
     if classifier_pooling == "cls":
         first = is_token.int().argmax(-1)
-        return hidden_states[torch.arange(len(first), device=first.device), first]
+        return hidden_states[torch.arange(first.shape[0], device=first.device), first]
     total = hidden_states.masked_fill(~is_token[..., None], 0.0).sum(1)
     return total / is_token.sum(-1, keepdim=True).clamp(min=1)
 

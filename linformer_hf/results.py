@@ -19,7 +19,10 @@ from transformers import PreTrainedModel
 
 
 FILE_NAME = "results.json"
-PACKAGES = ("linformer_hf", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "scikit-learn")
+PACKAGES = (
+    *("linformer_hf", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "scikit-learn"),
+    *("onnx", "onnxscript", "onnxruntime"),
+)
 
 
 class Stopwatch:
