@@ -3,8 +3,9 @@
 import json
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from transformers import HfArgumentParser
 
 
 logger = logging.getLogger(__name__)
+
+# as the operating system, safetensors and torch put it
+FULL_DISK = re.compile("No space left|quota exceeded|File too large|failed writing file|unexpected pos")
 
 
 def run(function: Callable[..., Any], *argument_classes: type, description: str | None = None) -> None:
@@ -37,9 +41,20 @@ def run(function: Callable[..., Any], *argument_classes: type, description: str 
         if flags and flags[0].endswith((".json", ".yaml", ".yml")):
             flags = read_flags(Path(flags[0])) + flags[1:]
         function(*parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
-    except (ValueError, OSError) as error:
+    except Exception as error:
+        full = next((str(cause) for cause in causes(error) if FULL_DISK.search(str(cause))), None)
+        if full is None and not isinstance(error, ValueError | OSError):
+            raise
         logger.debug("The error arose here:", exc_info=True)
-        parser.exit(2, f"error: {error}\n")
+        repair = ". Make room, and give the same command again; what was half written is passed over."
+        parser.exit(2, f"error: {error}\n" if full is None else f"error: {full}{repair}\n")
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def read_flags(file: Path) -> list[str]:

@@ -5,14 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
-    EvalPrediction,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,21 +20,21 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from .glue import HUB_NAME, METRICS_OF, Task, get_task, score, write_answers
+from .glue import HUB_NAME, Task, get_task, write_answers
+from .grading import Grader
 from .hub import write_card
-from .labels import (
-    NUMBER,
-    SEVERAL,
-    Labels,
-    best_constant,
-    check_variety,
-    decode,
-    encode_tables,
-    labels_of,
-    report_shares,
-)
+from .labels import Labels, check_variety, encode_tables, labels_of, report_shares
+from .plots import plot_curves
 from .results import Stopwatch, model_facts, write_results
-from .runs import check_length, check_tokenizer, declare_loss_scaling, find_checkpoint, model_length
+from .runs import (
+    LoadingArguments,
+    check_length,
+    check_tokenizer,
+    declare_loss_scaling,
+    find_checkpoint,
+    loss_curves,
+    model_length,
+)
 from .tables import Layout, TableArguments, load_tables, report_empty_texts, share_rows
 from .texts import expand_files
 
@@ -55,7 +53,7 @@ PREDICTIONS = "predictions.tsv"
 
 
 @dataclass(kw_only=True)
-class FinetuningArguments(TableArguments):
+class FinetuningArguments(TableArguments, LoadingArguments):
     """Which model learns which task."""
 
     model_name_or_path: str = field(
@@ -71,6 +69,10 @@ class FinetuningArguments(TableArguments):
     )
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Cut longer texts to so many tokens. By default to all that the model reads."}
+    )
+    tfidf_baseline: bool = field(
+        default=False,
+        metadata={"help": "Also report what a linear model on TF-IDF of words reaches; needs --do_train, --do_eval."},
     )
 
 
@@ -97,7 +99,7 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
     set_seed(training.seed)
     with training.main_process_first(desc="preparing the rows"):
         # 2. rows, and what their labels stand for
-        config = AutoConfig.from_pretrained(arguments.model_name_or_path)
+        config = AutoConfig.from_pretrained(arguments.model_name_or_path, **arguments.loading())
         tables = load_rows(arguments, layout, purposes)
         known = (task.problem_type, task.labels, task.limits) if task else (arguments.problem_type,)
         labels, tables = encode_tables(tables, layout.labels, labels_of(config), *known)
@@ -125,6 +127,8 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
     metrics = train_and_save(trainer, checkpoint) if training.do_train else {}
     if measured:
         metrics |= grader.constant(examples.get("train", examples[measured[0]]), examples[measured[0]])
+        if arguments.tfidf_baseline and "train" in tables:
+            metrics |= grader.tfidf(tables["train"], tables[measured[0]], layout.texts)
         metrics |= measure(trainer, {split: examples[split] for split in measured}, grader)
     for split in (split for split in layout.splits["test"] if split in examples):
         metrics |= predict(trainer, examples[split], grader, split)
@@ -218,6 +222,7 @@ def load_model(
         arguments.model_name_or_path,
         config=config,
         ignore_mismatched_sizes=for_training,
+        **arguments.loading(),
         **({"dtype": torch.float32} if for_training else {}),  # mixed precision keeps its weights in this one
     )
     declare_loss_scaling(model)
@@ -231,7 +236,7 @@ def load_tokenizer(arguments: FinetuningArguments, model: PreTrainedModel) -> Pr
         ValueError: If it does not fit the model, or cannot pad.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer = AutoTokenizer.from_pretrained(name, **arguments.loading())
     if tokenizer.pad_token is None:
         raise ValueError(f"The tokenizer of {name} has no padding token, so it cannot make batches.")
     check_tokenizer(tokenizer, model, arguments.model_name_or_path)
@@ -262,71 +267,13 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, num_tokens: int, longest: 
     return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if fits else None)
 
 
-class Grader:
-    """What turns logits into answers, batch by batch, and answers into metrics.
-
-    Args:
-        labels: What the logits stand for.
-        task: The GLUE task, whose F1 is that of the label that is 1 on the Hub, whatever it is for the model.
-    """
-
-    def __init__(self, labels: Labels, task: Task | None) -> None:
-        self.labels = labels
-        self.task = task
-        self.metrics = task.metrics if task else METRICS_OF[labels.problem_type]
-        self.names = [*self.metrics, "combined_score"] if task and len(self.metrics) > 1 else [*self.metrics]
-
-    def reduce(self, logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor | None) -> torch.Tensor:
-        """Keep of logits, `(B, L)`, only the answer, so that memory does not grow by L times the rows.
-
-        Returns:
-            The number of the best label, `(B,)`; 0 or 1 for each of several labels, `(B, L)`; or the number
-            predicted, `(B,)`.
-        """
-        logits = logits[0] if isinstance(logits, tuple) else logits
-        if self.labels.problem_type == NUMBER:
-            return logits.squeeze(-1)
-        if self.labels.problem_type == SEVERAL:
-            return (logits > 0).to(torch.int8)
-        return logits.argmax(-1)
-
-    def __call__(self, outcome: EvalPrediction) -> dict[str, float]:
-        """Compare answers with labels."""
-        numbers = self.compare(self.metrics, outcome.predictions, outcome.label_ids)
-        if self.task and len(numbers) > 1:
-            numbers["combined_score"] = sum(numbers.values()) / len(numbers)
-        return numbers
-
-    def compare(self, metrics: Sequence[str], answers: np.ndarray, references: np.ndarray) -> dict[str, float]:
-        """Return the metrics of answers, in the order of labels in which they were published."""
-        if self.task and self.task.labels:
-            numbers = self.task.numbers(self.labels.names)
-            answers, references = numbers[answers], numbers[references]
-        return score(metrics, answers, references)
-
-    def constant(self, seen: Dataset, measured: Dataset) -> dict[str, float]:
-        """Return, as `constant_…`, the metrics of the answer that fits the seen rows best without reading them.
-
-        Correlations are left out, because a constant has none.
-        """
-        references = np.array(list(measured["labels"]))
-        answers = np.broadcast_to(np.array(best_constant(list(seen["labels"]), self.labels)), references.shape)
-        metrics = [name for name in self.metrics if name not in ("pearson", "spearmanr")]
-        return {f"constant_{name}": value for name, value in self.compare(metrics, answers, references).items()}
-
-    def spell(self, answer: np.ndarray) -> str:
-        """Write one answer as GLUE takes it; elsewhere a name, names with commas between, or a number."""
-        meant = decode(answer, self.labels)
-        if self.task:
-            return self.task.answer(meant)
-        return ",".join(meant) if isinstance(meant, list) else str(meant)
-
-
 def train_and_save(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
     """Train, then save model, tokenizer and state, and return the Trainer's numbers."""
     result = trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
     trainer.save_state()
+    if trainer.is_world_process_zero() and (curves := loss_curves(trainer.state)):
+        plot_curves(curves, Path(trainer.args.output_dir, "curves"), "Step", "Loss")
     return result.metrics
 
 
@@ -359,8 +306,9 @@ def finish(trainer: Trainer, arguments: FinetuningArguments, metrics: Mapping[st
     if training.do_train:
         write_card(folder)
     for name in (name for name in trainer.compute_metrics.names if name in metrics):
-        constant = metrics.get(f"constant_{name}")
-        beside = "" if constant is None else f", and {constant:.4f} by the same answer to all"
+        others = {"by the same answer to all": "constant", "by a linear model on words": "tfidf"}
+        found = {how: metrics.get(f"{other}_{name}") for how, other in others.items()}
+        beside = "".join(f", {value:.4f} {how}" for how, value in found.items() if value is not None)
         logger.info(f"{name}: {metrics[name]:.4f}{beside}")
     logger.info(f"All of it lies in {folder}; the numbers are in results.json there.")
     if training.do_train:

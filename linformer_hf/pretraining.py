@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from transformers import (
-    CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
     AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedConfig,
@@ -27,8 +27,18 @@ from transformers.utils import logging
 from .configuration_linformer import LinformerConfig
 from .data import MaskingCollator, cut_lines, mask_once, pack_blocks, train_tokenizer, unigram_perplexity
 from .hub import write_card
+from .plots import plot_curves
 from .results import Stopwatch, model_facts, write_results
-from .runs import check_length, check_tokenizer, declare_loss_scaling, find_checkpoint, model_length, tokens_seen
+from .runs import (
+    LoadingArguments,
+    check_length,
+    check_tokenizer,
+    declare_loss_scaling,
+    find_checkpoint,
+    loss_curves,
+    model_length,
+    tokens_seen,
+)
 from .texts import Table, TextArguments, Texts, in_memory, load_texts
 
 
@@ -47,7 +57,7 @@ HELD_OUT_SHARE = 0.15  # of held-out tokens to hide, whatever training hides, so
 
 
 @dataclass
-class PretrainingArguments(TextArguments):
+class PretrainingArguments(TextArguments, LoadingArguments):
     """What is taught, and how the text is masked."""
 
     model_name_or_path: str | None = field(
@@ -210,7 +220,7 @@ def load_tokenizer(arguments: PretrainingArguments, texts: Texts, checkpoint: st
         logger.info(f"Training a tokenizer of {arguments.vocab_size} tokens.")
         rows = texts["train"].take(TOKENIZER_ROWS) if len_or_none(texts["train"]) is None else texts["train"]
         return train_tokenizer((row["text"] for row in rows), arguments.vocab_size, arguments.max_seq_length or 512)
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer = AutoTokenizer.from_pretrained(source, **arguments.loading())
     if tokenizer.mask_token is None:
         raise ValueError(f"The tokenizer of {source} has no mask token, so it cannot mask words.")
     return tokenizer
@@ -239,6 +249,7 @@ def load_model(
         return model
     model = AutoModelForMaskedLM.from_pretrained(
         arguments.model_name_or_path,
+        **arguments.loading(),
         **({"dtype": torch.float32} if for_training else {}),  # mixed precision keeps its weights in this one
     )
     check_tokenizer(tokenizer, model, arguments.model_name_or_path)
@@ -261,14 +272,13 @@ def new_config(arguments: PretrainingArguments, tokenizer: PreTrainedTokenizerBa
     }
     if arguments.model_type == LinformerConfig.model_type:
         fields |= projection_fields(arguments)
-    config_class = CONFIG_MAPPING[arguments.model_type] if arguments.model_type in CONFIG_MAPPING else None
-    if config_class not in MODEL_FOR_MASKED_LM_MAPPING:
-        raise ValueError(f"--model_type is {arguments.model_type!r}, which Transformers knows no masked-word model of.")
     # read against the defaults first, because the fields must fit together when the configuration is made
-    overridden = config_class()
+    overridden = AutoConfig.for_model(arguments.model_type)
+    if type(overridden) not in MODEL_FOR_MASKED_LM_MAPPING:
+        raise ValueError(f"--model_type is {arguments.model_type!r}, of which there is no model for masked words.")
     if arguments.config_overrides:
         overridden.update_from_string(arguments.config_overrides)
-    config = config_class(**{**overridden.to_diff_dict(), **fields})
+    config = type(overridden)(**{**overridden.to_diff_dict(), **fields})
     with torch.device("meta"):
         unread = config.max_position_embeddings - model_length(AutoModelForMaskedLM.from_config(config))
     config.max_position_embeddings += unread  # RoBERTa's table has rows before the first position
@@ -344,6 +354,8 @@ def run_training(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[st
         config.sparse_prediction = sparse
     trainer.save_model()
     trainer.save_state()
+    if trainer.is_world_process_zero() and (curves := loss_curves(trainer.state)):
+        plot_curves(curves, Path(trainer.args.output_dir, "curves"), "Step", "Loss, nats a token")
     tokens = trainer.state.num_input_tokens_seen - tokens_seen(checkpoint)
     metrics = result.metrics | {"tokens_per_second": tokens / result.metrics["train_runtime"]}
     first = next((entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry), None)

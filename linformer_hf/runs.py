@@ -3,10 +3,12 @@
 import inspect
 import json
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from zipfile import is_zipfile
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, TrainingArguments
 from transformers.utils import logging
 
 
@@ -14,6 +16,22 @@ logger = logging.get_logger(__name__)
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 LEFT_BY_THE_KILLED = {"runs"}  # TensorBoard's folder is there before the first checkpoint is
+
+
+@dataclass
+class LoadingArguments:
+    """How a model and its tokenizer are fetched."""
+
+    model_revision: str = field(
+        default="main", metadata={"help": "Which branch, tag or commit of a model on the Hub to load."}
+    )
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run the code that a model on the Hub brings along. Read it first."}
+    )
+
+    def loading(self) -> dict[str, Any]:
+        """Return what `from_pretrained` is to be told."""
+        return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
 
 
 def find_checkpoint(training: TrainingArguments) -> str | None:
@@ -61,6 +79,16 @@ def tokens_seen(checkpoint: str | None) -> int:
     if checkpoint is None:
         return 0
     return json.loads(Path(checkpoint, "trainer_state.json").read_text("utf-8"))["num_input_tokens_seen"]
+
+
+def loss_curves(state: TrainerState) -> dict[str, list[tuple[float, float]]]:
+    """Return the losses that a run has logged, as points (step, loss) under what they are of."""
+    names = {"loss": "training", "eval_loss": "held out"}
+    curves = {
+        label: [(entry["step"], entry[name]) for entry in state.log_history if name in entry]
+        for name, label in names.items()
+    }
+    return {label: points for label, points in curves.items() if len(points) > 1}
 
 
 def model_length(model: PreTrainedModel) -> int:

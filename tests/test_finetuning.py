@@ -28,8 +28,9 @@ from transformers import (
 
 from linformer_hf import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification, finetuning, tables
 from linformer_hf.data import train_tokenizer
-from linformer_hf.finetuning import FinetuningArguments, Grader, finetune
+from linformer_hf.finetuning import FinetuningArguments, finetune
 from linformer_hf.glue import TASKS, score
+from linformer_hf.grading import Grader
 from linformer_hf.labels import NUMBER, SEVERAL, SINGLE, Labels
 from linformer_hf.runs import is_whole
 
@@ -605,6 +606,26 @@ def test_gradient_accumulation_changes_nothing(models, tmp_path, model):
         finetune(arguments(models, model, train_file=rows), one)
         weights.append(load_file(folder / "model.safetensors"))
     assert_same_tensors(*weights, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("label", "metric", "least"),
+    [
+        (lambda number: ["praise", "blame"][number % 2], "accuracy", 0.99),
+        (lambda number: ["good", "loud"] if number % 2 else ["bad"], "micro_f1", 0.99),
+        (lambda number: 2.0 + number % 2, "pearson", 0.9),
+    ],
+    ids=[SINGLE, SEVERAL, NUMBER],
+)
+def test_a_linear_model_on_words_is_reported_beside(models, tmp_path, label, metric, least):
+    rows = [
+        {"text": sentence(["good", "bad"][number % 2], seed=number), "label": label(number)} for number in range(80)
+    ]
+    file = tmp_path / "rows.json"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    asked = arguments(models, train_file=[str(file)], validation_file=[str(file)], tfidf_baseline=True)
+    metrics = finetune(asked, training(tmp_path / "out", max_steps=1))
+    assert metrics[f"tfidf_{metric}"] >= least > metrics.get(f"constant_{metric}", 0.0)
 
 
 class Kill(TrainerCallback):

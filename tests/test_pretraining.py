@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -13,9 +14,17 @@ import pytest
 import torch
 from conftest import assert_same_tensors
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback, TrainingArguments, pipeline
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+    pipeline,
+)
 
 from linformer_hf.pretraining import PretrainingArguments, PretrainingTrainer, pretrain
+from linformer_hf.runs import loss_curves, model_length
 
 
 ROOT = Path(__file__).parents[1]
@@ -279,3 +288,73 @@ def test_two_processes_give_the_weights_of_one_with_twice_the_batch(corpus, tmp_
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     weights = [load_file(tmp_path / folder / "model.safetensors") for folder in ("one", "two")]
     assert_same_tensors(weights[1], weights[0], what="weight")
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "bert"])
+def test_a_dense_twin_starts_from_nothing_and_reads_as_much(corpus, tmp_path, model_type):
+    metrics = pretrain(arguments(corpus, model_type=model_type), training(tmp_path / "run", max_steps=3))
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run")
+    assert model.config.model_type == model_type
+    assert model_length(model) == 32
+    assert metrics["perplexity"] < metrics["initial_perplexity"]
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "robreta"])
+def test_a_family_that_fills_in_no_words_is_refused(corpus, tmp_path, model_type):
+    with pytest.raises(ValueError, match=model_type):
+        pretrain(arguments(corpus, model_type=model_type, config_overrides=None), training(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"bf16": True}, {"activation_checkpointing": True}, {"report_to": "tensorboard"}],
+    ids=lambda changes: ", ".join(changes),
+)
+def test_the_options_of_the_trainer_apply(corpus, tmp_path, changes):
+    metrics = pretrain(arguments(corpus), training(tmp_path / "run", max_steps=3, **changes))
+    assert metrics["perplexity"] < metrics["initial_perplexity"]
+    assert list((tmp_path / "run").rglob("events.out.*")) or "report_to" not in changes
+
+
+def test_a_compiled_run_ends_with_the_weights_of_a_plain_one(corpus, tmp_path):
+    weights = []
+    for is_compiled in (False, True):
+        folder = tmp_path / str(is_compiled)
+        pretrain(arguments(corpus), training(folder, max_steps=2, do_eval=False, torch_compile=is_compiled))
+        weights.append(load_file(folder / "model.safetensors"))
+    assert_same_tensors(*weights, torch.float32)
+
+
+def test_a_run_counts_its_tokens_and_draws_its_curves(corpus, tmp_path):
+    steps = {"max_steps": 6, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2}
+    metrics = pretrain(arguments(corpus), training(tmp_path / "run", **steps))
+    tokens = 6 * 8 * 32
+    assert metrics["tokens_per_second"] == pytest.approx(tokens / metrics["train_runtime"])
+    state = TrainerState.load_from_json(tmp_path / "run" / "trainer_state.json")
+    curves = loss_curves(state)
+    assert [step for step, _ in curves["training"]] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _ in curves["held out"]] == [0, 2, 4, 6]
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("limit", [100, 180], ids=["weights", "optimizer"])
+def test_a_full_disk_gives_one_line_and_the_same_command_goes_on(corpus, tmp_path, limit):
+    """A limit on the size of a file stands for the disk; weights and what the optimizer keeps lie around it."""
+    flags = (
+        f"--train_file {corpus} --output_dir {tmp_path / 'run'} --do_train --max_steps 4 --save_steps 2 --use_cpu "
+        f"--config_overrides {TINY} --vocab_size 300 --max_seq_length 32 --projected_length 8 --disable_tqdm true"
+    ).split()
+    command = [sys.executable, str(ROOT / "scripts" / "run_mlm.py"), *flags]
+
+    def limit_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit * 1024, resource.RLIM_INFINITY))
+
+    full = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300, preexec_fn=limit_files)
+    assert full.returncode == 2, full.stderr
+    assert "Traceback" not in full.stderr
+    assert full.stderr.splitlines()[-1].startswith("error: ")
+    assert "Make room" in full.stderr.splitlines()[-1]
+    again = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "run" / "results.json").exists()
