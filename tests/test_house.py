@@ -25,7 +25,8 @@ FLOORS = {
     1: ("modeling_linformer",),
     2: (
         *("__init__", "command_line", "texts", "data", "tables", "labels", "glue", "runs", "hub", "results", "plots"),
-        *("low_rank", "onnx_agreement", "counting", "contenders", "measuring", "cost_report"),
+        *("low_rank", "onnx_agreement", "counting", "contenders", "measuring", "cost_report", "dense"),
+        *("projections",),
     ),
     3: ("pretraining", "grading", "conversion", "spectrum", "efficiency", "export", "comparison"),
     4: ("finetuning", "distillation", "explorer"),
