@@ -203,15 +203,14 @@ def activation_bytes(
 def compression_bytes(
     config: LinformerConfig, projected_length: int, num_tokens: int, batch_size: int, element_size: int
 ) -> int:
-    """Count what one layer keeps to compress: copies of its input, and compressed rows that are still to be mapped."""
+    """Count what one layer keeps to compress: mapped rows, or compressed rows that are still to be mapped."""
     width = config.hidden_size
     slots = filled_slots(config, projected_length, num_tokens)
     is_mapped = maps_first(config, projected_length, num_tokens)
     numbers = 0 if is_mapped else slots * width
     others = 0
     if config.projection_type == "linear":
-        # torch folds the batch of a product into its rows, which copies the input
-        numbers += num_tokens * width
+        numbers += num_tokens * width if is_mapped else 0  # what is mapped first; else the input, which is kept anyway
         numbers += config.num_attention_heads * slots * num_tokens if config.projection_sharing == "none" else 0
     elif config.projection_type == "mean_pool":
         others = slots * INDEX_BYTES

@@ -77,9 +77,9 @@ def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: Positi
         `(B, K, C)`, or `(B, H, K, D)`.
     """
     if positions is None:
-        return weight[..., : states.shape[-2]] @ states
-    # one zero column more, for padding to read
-    columns = F.pad(weight, (0, 1)).flatten(0, -2).T  # (n + 1, [H *] K)
+        # one matrix for each text, because torch folds a broadcast product into one that keeps a copy of all states
+        return weight[..., : states.shape[-2]].expand(*states.shape[:-2], -1, -1) @ states
+    columns = F.pad(weight, (0, 1)).flatten(0, -2).T  # (n + 1, [H *] K); padding reads the zeros
     columns = F.embedding(positions, columns).unflatten(-1, weight.shape[:-1])  # (B, N, [H,] K)
     return columns.movedim(1, -1) @ states
 
