@@ -26,9 +26,9 @@ FLOORS = {
     2: (
         *("__init__", "command_line", "texts", "data", "tables", "labels", "glue", "runs", "hub", "results", "plots"),
         *("low_rank", "onnx_agreement", "counting", "contenders", "measuring", "cost_report", "dense"),
-        *("projections",),
+        *("projections", "reading", "sketches"),
     ),
-    3: ("pretraining", "grading", "conversion", "spectrum", "efficiency", "export", "comparison"),
+    3: ("pretraining", "grading", "conversion", "spectrum", "efficiency", "export", "comparison", "teaching"),
     4: ("finetuning", "distillation", "explorer"),
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
