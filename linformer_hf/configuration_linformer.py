@@ -72,8 +72,8 @@ class LinformerConfig(PreTrainedConfig):
         sparse_prediction: With labels, compute the masked-language-model head at labelled positions only. The loss
             is the same; `logits` then has one row a label, `(labels, vocabulary)`.
         classifier_pooling: What represents a sequence: `"cls"`, its first real token, or `"mean"`, the mean of them.
-        classifier_activation: Activation of the heads that classify or choose: RoBERTa's tanh, or another that the host
-            names, as the heads of DistilBERT (relu) and ELECTRA (gelu) have it.
+        classifier_activation: Activation of the heads that classify or choose: RoBERTa's tanh, or another that the
+            host names, as the heads of DistilBERT (relu) and ELECTRA (gelu) have it.
         classifier_dropout: Dropout of the classification heads; None takes `hidden_dropout_prob`.
         pad_token_id: Its word embedding starts at zero. None means that there is none.
         auto_map: Where a checkpoint's own code lies for `trust_remote_code`; filled in by itself.

@@ -144,9 +144,11 @@ class DistillationTrainer(Trainer):
 
 
 def draw_length(longest: int, seed: int, step: int) -> int:
-    """Draw the length of a step's batch from the longest, its half, its quarter and so on, each as likely."""
-    lengths = [longest >> halvings for halvings in range(longest.bit_length()) if longest >> halvings >= SHORTEST_CUT]
-    return random.Random(f"{seed}-{step}").choice(lengths or [longest])
+    """Draw the length of a step's batch: the longest for every second step, else its half, its quarter and so on."""
+    halvings = range(1, longest.bit_length())
+    shorter = [longest >> times for times in halvings if longest >> times >= SHORTEST_CUT]
+    draw = random.Random(f"{seed}-{step}")
+    return draw.choice([longest, draw.choice(shorter)]) if shorter else longest
 
 
 def cut_blocks(tensor: torch.Tensor, num_tokens: int) -> torch.Tensor:

@@ -223,6 +223,7 @@ def test_recorded_attention_outputs_are_those_before_the_residual_sum():
 def test_every_step_draws_a_length_and_blocks_keep_their_end():
     lengths = [draw_length(100, seed=3, step=step) for step in range(60)]
     assert set(lengths) == {100, 50, 25}
+    assert 20 < lengths.count(100) < 40
     assert lengths == [draw_length(100, seed=3, step=step) for step in range(60)]
     assert lengths != [draw_length(100, seed=4, step=step) for step in range(60)]
     assert draw_length(12, seed=0, step=0) == 12

@@ -28,7 +28,10 @@ FLOORS = {
         *("low_rank", "onnx_agreement", "counting", "contenders", "measuring", "cost_report", "dense"),
         *("projections", "reading", "sketches"),
     ),
-    3: ("pretraining", "grading", "conversion", "spectrum", "efficiency", "export", "comparison", "teaching"),
+    3: (
+        *("pretraining", "grading", "conversion", "spectrum", "efficiency", "export", "comparison", "teaching"),
+        *("exhibits", "checkpoints", "space"),
+    ),
     4: ("finetuning", "distillation", "explorer"),
 }
 FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
