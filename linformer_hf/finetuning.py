@@ -70,6 +70,10 @@ class FinetuningArguments(TableArguments, LoadingArguments):
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Cut longer texts to so many tokens. By default to all that the model reads."}
     )
+    classifier_pooling: str | None = field(
+        default=None,
+        metadata={"help": "What of a Linformer stands for a text: `cls`, its first token, or `mean`, all of them."},
+    )
     tfidf_baseline: bool = field(
         default=False,
         metadata={"help": "Also report what a linear model on TF-IDF of words reaches; needs --do_train, --do_eval."},
@@ -211,10 +215,14 @@ def load_model(
     """Load the encoder with a head for the labels; a head for other labels is replaced, if there is training.
 
     Raises:
-        ValueError: If the checkpoint to resume from belongs to another run.
+        ValueError: If the checkpoint to resume from belongs to another run, or the model cannot pool as asked for.
     """
     if checkpoint and labels_of(AutoConfig.from_pretrained(checkpoint)) != labels:
         raise ValueError(f"{checkpoint} is of a run with other labels; name a new --output_dir.")
+    if arguments.classifier_pooling:
+        if not hasattr(config, "classifier_pooling"):
+            raise ValueError(f"--classifier_pooling is a Linformer's choice; a {config.model_type} has its own.")
+        config.classifier_pooling = arguments.classifier_pooling
     config.problem_type = labels.problem_type
     config.id2label = dict(enumerate(labels.names))
     config.label2id = {name: number for number, name in config.id2label.items()}

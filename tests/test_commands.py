@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from linformer_hf.conversion import convert_model
 
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +26,16 @@ SMALLER = {
     "--config_overrides hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32",
     "run_glue.py": "--max_steps 2 --use_cpu --disable_tqdm true --train_file reviews.csv",
     "push_to_hub.py": "--dry_run",
+    "convert_checkpoint.py": "--model_name_or_path runs/minilm --max_seq_length 64 --projected_length 8",
+    "distill.py": "--model_name_or_path runs/linear --teacher_name_or_path runs/minilm --max_steps 2 --use_cpu "
+    "--max_train_samples 200 --max_eval_samples 40 --per_device_train_batch_size 2 --disable_tqdm true",
+    "compare_models.py": "--dense_name_or_path runs/minilm --model_name_or_path runs/linear --lengths 16 "
+    "--max_eval_samples 40",
+    "analyze_spectrum.py": "--max_texts 2 --max_seq_length 64",
+    "measure_efficiency.py": "--hidden_size 16 --num_attention_heads 2 --vocab_size 99 --lengths 32 --batch_tokens 32 "
+    "--projected_lengths 8 --num_hidden_layers 1 --repeats 1 --dense sdpa --threads 1",
+    "explore.py": "--space somewhere",
+    "export_onnx.py": "",
 }
 
 
@@ -59,7 +73,21 @@ def workplace(tmp_path_factory):
     # rows as the columns of SST-2 and those of the texts' own example name them
     rows = [f"Boat {number} is fine.,{1 + number % 5},Boat {number} leaks.,{number % 2}" for number in range(100)]
     (folder / "reviews.csv").write_text("\n".join(["review,stars,sentence,label", *rows]) + "\n")
+    save_dense_and_linear(folder / "runs")
     return folder
+
+
+def save_dense_and_linear(folder):
+    """Save a small BERT where the texts have MiniLM, and where they have it made linear and taught."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "boats", "bridges", "line"]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    dense = BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=64, **sizes))
+    linear, _ = convert_model(dense, projected_length=8)
+    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, model_max_length=64)
+    for name, model in (("minilm", dense), ("linear", linear), ("taught", linear)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +148,8 @@ def test_a_command_in_the_texts_runs(quickstart, workplace, command, tmp_path):
     words[:1] = launcher[words[0]]
     if "--output_dir" in words:
         words[words.index("--output_dir") + 1] = str(tmp_path / "out")
-    done = run(words + shlex.split(SMALLER.get(script, "")), workplace)
+    smaller = shlex.split(SMALLER[script].replace("somewhere", str(tmp_path / "space")))
+    done = run(words + smaller, workplace)
     assert done.returncode == 0, done.stderr
 
 

@@ -608,6 +608,23 @@ def test_gradient_accumulation_changes_nothing(models, tmp_path, model):
     assert_same_tensors(*weights, torch.float32)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_linformer_pools_as_it_is_told(models, tmp_path, pooling):
+    rows = [write(tmp_path / "rows.csv", opinions(20))]
+    finetune(arguments(models, train_file=rows, classifier_pooling=pooling), training(tmp_path / "out", max_steps=1))
+    assert AutoConfig.from_pretrained(tmp_path / "out").classifier_pooling == pooling
+
+
+@pytest.mark.parametrize(
+    ("model", "pooling", "message"), [("roberta", "mean", "a roberta has its own"), ("linformer", "max", "cls, mean")]
+)
+def test_a_pooling_that_cannot_be_is_refused(models, tmp_path, model, pooling, message):
+    rows = [write(tmp_path / "rows.csv", opinions(20))]
+    with pytest.raises(ValueError, match=message):
+        finetune(arguments(models, model, train_file=rows, classifier_pooling=pooling), training(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("label", "metric", "least"),
     [
