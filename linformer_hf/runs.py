@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
+TRAINING, HELD_OUT = "training", "held out"  # labels of curves
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 LEFT_BY_THE_KILLED = {"runs"}  # TensorBoard's folder is there before the first checkpoint is
 
@@ -83,7 +84,7 @@ def tokens_seen(checkpoint: str | None) -> int:
 
 def loss_curves(state: TrainerState) -> dict[str, list[tuple[float, float]]]:
     """Return the losses that a run has logged, as points (step, loss) under what they are of."""
-    names = {"loss": "training", "eval_loss": "held out"}
+    names = {"loss": TRAINING, "eval_loss": HELD_OUT}
     curves = {
         label: [(entry["step"], entry[name]) for entry in state.log_history if name in entry]
         for name, label in names.items()

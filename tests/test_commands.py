@@ -36,6 +36,7 @@ SMALLER = {
     "--projected_lengths 8 --num_hidden_layers 1 --repeats 1 --dense sdpa --threads 1",
     "explore.py": "--space somewhere",
     "export_onnx.py": "",
+    "tabulate_runs.py": "",
 }
 
 

@@ -30,7 +30,7 @@ FLOORS = {
     ),
     3: (
         *("pretraining", "grading", "conversion", "spectrum", "efficiency", "export", "comparison", "teaching"),
-        *("exhibits", "checkpoints", "space"),
+        *("exhibits", "checkpoints", "space", "run_tables"),
     ),
     4: ("finetuning", "distillation", "explorer"),
 }

@@ -1,0 +1,101 @@
+"""Several runs side by side: a table of their numbers, and the curves of their held-out losses in one picture."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerState
+from transformers.utils import logging
+
+from .plots import plot_curves
+from .results import read_results, write_results
+from .runs import HELD_OUT, loss_curves
+
+
+logger = logging.get_logger(__name__)
+
+TEXT = "README.md"
+
+
+@dataclass
+class RunTableArguments:
+    """Which runs are set side by side, and by which numbers."""
+
+    runs: list[str] = field(metadata={"help": "Folders of runs, each with its results.json."})
+    numbers: list[str] = field(
+        metadata={"help": "Names of numbers in their records, as in `hidden_perplexity tokens_per_second`."}
+    )
+    output_dir: str = field(metadata={"help": "A folder for the table, the picture and the record."})
+    title: str = field(default="Runs", metadata={"help": "Heading of the table."})
+    note: str = field(default="", metadata={"help": "What a reader must know of the runs, below the heading."})
+
+
+def tabulate_runs(arguments: RunTableArguments) -> dict[str, float]:
+    """Write a table of several runs, with the command of each, and a picture of the losses that they logged.
+
+    Args:
+        arguments: Which runs, which numbers, and where to write.
+
+    Returns:
+        Every number, as `run_number`.
+
+    Raises:
+        ValueError: If a folder has no record, two have one name, or a record lacks a number.
+    """
+    names = [Path(run).name for run in arguments.runs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"--runs are told apart by their last names, and two of {', '.join(names)} are equal.")
+    records = dict(zip(names, map(read_results, arguments.runs)))
+    for name, record in records.items():
+        if missing := [number for number in arguments.numbers if number not in record["numbers"]]:
+            known = ", ".join(sorted(record["numbers"]))
+            raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {known}.")
+    found = {
+        name: {number: record["numbers"][number] for number in arguments.numbers} for name, record in records.items()
+    }
+
+    folder = Path(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = held_out_curves(arguments.runs)
+    if curves:
+        plot_curves(curves, folder / "curves", "Step", "Held-out loss, nats a token")
+    table = write_table(found)
+    pages = [f"# {arguments.title}", arguments.note, table, "![Held-out losses](curves.png)" if curves else ""]
+    pages += ["Each run, from the root of the repository:", commands(records)]
+    (folder / TEXT).write_text("\n\n".join(page for page in pages if page) + "\n", encoding="utf-8")
+    numbers = {f"{name}_{number}": value for name, row in found.items() for number, value in row.items()}
+    about = {
+        "runs": {name: {"command": record["command"], "commit": record["commit"]} for name, record in records.items()}
+    }
+    write_results(folder, numbers, (arguments,), about)
+    logger.info(f"{table}\n\nTable, picture and record lie in {folder}.")
+    return numbers
+
+
+def held_out_curves(runs: list[str]) -> dict[str, list[tuple[float, float]]]:
+    """Read the held-out losses that runs logged while they trained, by the names of their folders."""
+    curves = {}
+    for run in map(Path, runs):
+        if (run / "trainer_state.json").is_file():
+            logged = loss_curves(TrainerState.load_from_json(run / "trainer_state.json"))
+            curves |= {run.name: logged[HELD_OUT]} if HELD_OUT in logged else {}
+    return curves
+
+
+def write_table(found: Mapping[str, Mapping[str, float]]) -> str:
+    """Write numbers as a table in Markdown, a run in each row."""
+    columns = list(next(iter(found.values())))
+    rows = [["run", *(column.replace("_", " ") for column in columns)], ["---"] * (1 + len(columns))]
+    rows += [[name, *(written(row[column]) for column in columns)] for name, row in found.items()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def written(value: float | None) -> str:
+    """Write a number with four digits, at least those before the point."""
+    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def commands(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """List the commands of runs, one below the other."""
+    return "\n".join(["```text", *(record["command"] for record in records.values()), "```"])

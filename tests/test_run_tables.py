@@ -1,0 +1,65 @@
+"""Several runs side by side, as a table, a picture and a record."""
+
+import json
+
+import pytest
+
+from linformer_hf.run_tables import RunTableArguments, tabulate_runs
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two runs as a training leaves them: a record, and a state with the losses that were logged."""
+    folders = []
+    for name, loss in (("dense", 5.0), ("linear", 4.5)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        record = {
+            "command": f"python scripts/run_mlm.py {name}",
+            "commit": "abc",
+            "numbers": {"perplexity": loss * 10},
+        }
+        (folder / "results.json").write_text(json.dumps(record))
+        history = [{"step": step, "eval_loss": loss - step / 100} for step in (0, 50, 100)]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+        folders.append(str(folder))
+    return folders
+
+
+def table_of(runs, folder, **changes):
+    return RunTableArguments(**{"runs": runs, "numbers": ["perplexity"], "output_dir": str(folder), **changes})
+
+
+def test_the_table_has_a_row_and_the_command_of_each_run(runs, tmp_path):
+    numbers = tabulate_runs(table_of(runs, tmp_path / "out", title="Two runs", note="Small ones."))
+    assert numbers == {"dense_perplexity": 50.0, "linear_perplexity": 45.0}
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "| dense | 50 |\n| linear | 45 |" in text
+    assert text.startswith("# Two runs\n\nSmall ones.")
+    assert "python scripts/run_mlm.py linear" in text
+    assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert record["numbers"] == numbers
+    assert record["about"]["runs"]["dense"]["commit"] == "abc"
+
+
+def test_runs_without_curves_make_no_picture(runs, tmp_path):
+    for run in runs:
+        (tmp_path / run / "trainer_state.json").unlink()
+    tabulate_runs(table_of(runs, tmp_path / "out"))
+    assert not (tmp_path / "out" / "curves.png").exists()
+    assert "curves" not in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"numbers": ["accuracy"]}, "dense has no accuracy; it has perplexity"),
+        ({"runs": ["nowhere"]}, "nowhere has no results.json"),
+        ({"runs": ["a/run", "b/run"]}, "two of run, run are equal"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(runs, tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        tabulate_runs(table_of(**{"runs": runs, "folder": tmp_path / "out", **changes}))
+    assert not (tmp_path / "out").exists()
