@@ -6,15 +6,17 @@ The choices that make it different from RoBERTa, whose block it otherwise is:
 
 - keys and values are compressed from N tokens to K slots before their linear maps, softmax(Q ((E X) W_K + b_K)^T) V;
 - a shorter input reads the first N columns of E and F and costs as much less;
-- real tokens count their positions 0, 1, 2, ... and padding reads a column of zeros: no mask reaches the attention.
+- real tokens count their positions 0, 1, 2, ... and padding reads a column of zeros: no mask reaches the attention;
+- the T real tokens of a padded batch pass through all but the attention as one text, `(1, T, M)`.
 
 Letters: B batch, H heads, N tokens, K slots, D width of one head, M model width (H * D), W tokens of a window,
-C channels, V vocabulary, L labels. n and k are the paper's: the longest input, and the slots it is compressed into.
+C channels, V vocabulary, L labels, T real tokens of a padded batch. n and k are the paper's: the longest input, and
+the slots it is compressed into.
 """
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -63,6 +65,43 @@ def token_positions(attention_mask: torch.Tensor, max_positions: int) -> torch.T
     """
     is_token = attention_mask != 0
     return (is_token.long().cumsum(-1) - 1).masked_fill(~is_token, max_positions)
+
+
+class Packing(NamedTuple):
+    """Where the T real tokens of a padded batch lie when each text begins at the left and the longest fills N."""
+
+    rows: torch.Tensor  # of the tokens in that batch, laid out text after text, `(T,)`
+    shape: tuple[int, int]  # (B, N)
+
+
+def pack(states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+    """Line up the real tokens of all texts, `(B, N, C)` to `(1, T, C)`; without padding there is nothing to do."""
+    return states if packing is None else states.flatten(0, 1)[packing.rows][None]
+
+
+def unpack(states: torch.Tensor, packing: Packing | None, batch: torch.Tensor | None = None) -> torch.Tensor:
+    """Undo `pack`, `(1, T, C)` to `(B, N, C)`; padding is what it is in `batch`, or zeros."""
+    if packing is None:
+        return states
+    batch = states.new_zeros(*packing.shape, states.shape[-1]) if batch is None else batch
+    return batch.flatten(0, 1).index_copy(0, packing.rows, states[0]).unflatten(0, packing.shape)
+
+
+def pack_positions(positions: torch.Tensor, max_positions: int) -> tuple[Packing, Packing, torch.Tensor]:
+    """Return how to pack a batch as it is, and with its padding moved to the right; and the positions in the latter.
+
+    Args:
+        positions: As from `token_positions`, `(B, N)`.
+        max_positions: The longest input, n.
+    """
+    is_token = positions < max_positions
+    lengths = is_token.sum(-1, keepdim=True)
+    (batch_size, num_tokens), longest = positions.shape, max(int(lengths.max()), 1)
+    given = is_token.flatten().nonzero()[:, 0]
+    moved = given // num_tokens * longest + positions.flatten()[given]
+    columns = torch.arange(longest, device=positions.device)
+    moved_positions = torch.where(columns < lengths, columns, max_positions)
+    return Packing(given, (batch_size, num_tokens)), Packing(moved, (batch_size, longest)), moved_positions
 
 
 def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: Positions) -> torch.Tensor:
@@ -123,20 +162,24 @@ def pool_windows(
     return rows.amax(2).masked_fill(held == 0, 0.0)
 
 
-def empty_window_mask(states: torch.Tensor, window: int, positions: torch.Tensor) -> torch.Tensor:
+def empty_window_mask(positions: torch.Tensor, window: int, dtype: torch.dtype) -> torch.Tensor:
     """Take windows without a real token out of the softmax.
 
-    The first window always stays, so that a row of padding alone has something to attend to. Arguments are those of
-    `pool_windows`.
+    The first window always stays, so that a row of padding alone has something to attend to.
+
+    Args:
+        positions: As from `token_positions`, `(B, N)`.
+        window: W, in tokens.
+        dtype: Of the mask.
 
     Returns:
         0 for a slot to attend to and the smallest number of the dtype for others, `(B, 1, N, ceil(N / W))`.
     """
-    num_tokens = states.shape[1]
-    starts = torch.arange(0, num_tokens, window, device=states.device)
+    num_tokens = positions.shape[1]
+    starts = torch.arange(0, num_tokens, window, device=positions.device)
     filled = (positions < num_tokens).sum(-1, keepdim=True).clamp(min=1)
-    mask = torch.zeros_like(starts, dtype=states.dtype).expand(positions.shape[0], -1)
-    mask = mask.masked_fill(starts >= filled, torch.finfo(states.dtype).min)
+    mask = torch.zeros_like(starts, dtype=dtype).expand(positions.shape[0], -1)
+    mask = mask.masked_fill(starts >= filled, torch.finfo(dtype).min)
     return mask[:, None, None, :].expand(-1, 1, num_tokens, -1)
 
 
@@ -246,6 +289,7 @@ class LinformerAttention(nn.Module):
         hidden_states: torch.Tensor,
         positions: torch.Tensor | None = None,
         shared_weight: torch.Tensor | None = None,
+        packing: Packing | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from every token to the slots.
@@ -254,21 +298,23 @@ class LinformerAttention(nn.Module):
             hidden_states: `(B, N, M)`. Rows of padding must be finite.
             positions: As from `token_positions`, `(B, N)`. None means that nothing is padding.
             shared_weight: The projection of all layers, under layerwise sharing.
+            packing: How `hidden_states`, `(1, T, M)`, become several texts, whose `positions` are given then.
 
         Returns:
-            The output, `(B, N, M)`, and the attention maps, `(B, H, N, K)`, or None from a fused kernel.
+            The output, shaped as the input, and the attention maps, `(B, H, N, K)`, or None from a fused kernel.
         """
-        query_states = self.split_heads(self.query(hidden_states))
+        query_states = self.split_heads(unpack(self.query(hidden_states), packing))
         key_weight, value_weight = self.projection_weights(shared_weight)
         # below K tokens it is cheaper to map first; an exported graph keeps one order for all lengths
-        is_short = not torch.compiler.is_exporting() and hidden_states.shape[1] < self.projected_length
+        is_short = not torch.compiler.is_exporting() and query_states.shape[2] < self.projected_length
         if self.config.projection_sharing == "none" or (is_short and self.config.projection_type == "linear"):
-            key_states = self.map_then_compress(self.key, hidden_states, key_weight, positions)
-            value_states = self.map_then_compress(self.value, hidden_states, value_weight, positions)
+            key_states = self.map_then_compress(self.key, hidden_states, key_weight, positions, packing)
+            value_states = self.map_then_compress(self.value, hidden_states, value_weight, positions, packing)
         else:
-            key_rows = value_rows = self.compress(hidden_states, key_weight, positions)
+            texts = unpack(hidden_states, packing)
+            key_rows = value_rows = self.compress(texts, key_weight, positions)
             if value_weight is not key_weight:
-                value_rows = self.compress(hidden_states, value_weight, positions)
+                value_rows = self.compress(texts, value_weight, positions)
             key_states = self.split_heads(self.key(key_rows))
             value_states = self.split_heads(self.value(value_rows))
 
@@ -280,12 +326,12 @@ class LinformerAttention(nn.Module):
             query_states,
             key_states,
             value_states,
-            self.slot_mask(hidden_states, positions),
+            self.slot_mask(query_states, positions),
             dropout=self.dropout if self.training else 0.0,
             scaling=self.scaling,
             **kwargs,
         )
-        return self.output(attention_output.flatten(2)), attention_weights
+        return self.output(pack(attention_output.flatten(2), packing)), attention_weights
 
     def split_heads(self, states: torch.Tensor) -> torch.Tensor:
         """Turn `(B, N, M)` into `(B, H, N, D)`, as a view."""
@@ -309,31 +355,36 @@ class LinformerAttention(nn.Module):
         return pool_windows(states, self.config.projection_type, self.window, weight, positions)
 
     def map_then_compress(
-        self, linear: nn.Module, hidden_states: torch.Tensor, weight: Weight, positions: Positions
+        self,
+        linear: nn.Module,
+        hidden_states: torch.Tensor,
+        weight: Weight,
+        positions: Positions,
+        packing: Packing | None,
     ) -> torch.Tensor:
-        """Compress the mapped states, `(B, N, M)` to `(B, H, K, D)`; the bias joins last, as the other way round.
+        """Compress the mapped states of each text to `(B, H, K, D)`; the bias joins last, as the other way round.
 
         That costs less than mapping what is compressed, where each head has its own projection or N is below K.
         """
         # asked of the module, because an adapter or an offloading hook may stand between it and its parameters
         bias = linear(hidden_states.new_zeros(1, 1, hidden_states.shape[-1]))
-        states = linear(hidden_states) - bias
+        states = unpack(linear(hidden_states) - bias, packing)
         if self.config.projection_type == "linear" and self.config.projection_sharing == "none":
             return self.compress(self.split_heads(states), weight, positions) + self.split_heads(bias)
         return self.split_heads(self.compress(states, weight, positions) + bias)
 
-    def slot_mask(self, hidden_states: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor | None:
+    def slot_mask(self, query_states: torch.Tensor, positions: Positions) -> torch.Tensor | None:
         """Mask the empty windows of padded inputs; a matrix leaves no slot empty."""
         if positions is None or self.config.projection_type == "linear":
             return None
         name = self.config._attn_implementation
         # torch 2.13's flexible kernel corrupts memory on a CPU when it reads a mask
-        if "flash" in name or (name == "flex_attention" and hidden_states.device.type == "cpu"):
+        if "flash" in name or (name == "flex_attention" and query_states.device.type == "cpu"):
             raise ValueError(
                 f"`projection_type` = {self.config.projection_type!r} leaves windows of padding empty; {name!r} "
                 'cannot mask them here. Load the model with `attn_implementation="sdpa"`, or do not pad.'
             )
-        return empty_window_mask(hidden_states, self.window, positions)
+        return empty_window_mask(positions, self.window, query_states.dtype)
 
 
 class LinformerMLP(nn.Module):
@@ -490,8 +541,8 @@ class LinformerModel(LinformerPreTrainedModel):
             inputs_embeds: Word embeddings in place of `input_ids`, `(B, N, M)`.
 
         Returns:
-            `last_hidden_state`, `(B, N, M)`; on request also `hidden_states`, the embeddings and every layer's output,
-            and `attentions`, `(B, H, N, K)` a layer with rows that sum to one.
+            `last_hidden_state`, `(B, N, M)`, with nothing of use at padding; on request also `hidden_states`, the
+            embeddings and every layer's output, and `attentions`, `(B, H, N, K)` a layer with rows that sum to one.
 
         Raises:
             ValueError: If the input is longer than n, the mask has another shape, or something is asked for that a
@@ -507,18 +558,31 @@ class LinformerModel(LinformerPreTrainedModel):
                 f"The input has {num_tokens} tokens; this model reads `max_position_embeddings` = {longest}. Truncate "
                 f"it, or call `model.resize_position_embeddings({num_tokens})` and train further."
             )
-        positions = None
+        positions = given = packing = None
         if attention_mask is not None:
             check_mask_shape(attention_mask, batch_size, num_tokens)
-            positions = token_positions(attention_mask, longest)
+            if torch.compiler.is_compiling() or not attention_mask.all():
+                positions = token_positions(attention_mask, longest)
         elif input_ids is not None:
             self.warn_if_padding_and_no_attention_mask(input_ids, None)
 
-        hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
+        embeddings = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
+        if positions is not None and self.skips_padding(kwargs):
+            given, packing, positions = pack_positions(positions, longest)
+            positions = None if self.config.projection_type == "linear" else positions  # rows of zeros add nothing
+        hidden_states = pack(embeddings, given)
         shared_weight = None if self.projection is None else self.projection()
         for layer in self.layers:
-            hidden_states = layer(hidden_states, positions=positions, shared_weight=shared_weight, **kwargs)
-        return BaseModelOutput(last_hidden_state=hidden_states)
+            hidden_states = layer(
+                hidden_states, positions=positions, shared_weight=shared_weight, packing=packing, **kwargs
+            )
+        return BaseModelOutput(last_hidden_state=unpack(hidden_states, given, embeddings))
+
+    def skips_padding(self, arguments: dict) -> bool:
+        """Tell whether only real tokens pass through the layers; a compiled graph and records keep the batch whole."""
+        records = ("output_hidden_states", "output_attentions")
+        recorded = any(arguments.get(name, getattr(self.config, name, False)) for name in records)
+        return not recorded and not torch.compiler.is_compiling()
 
     def _refuse_what_cannot_be(self, arguments: dict) -> None:
         for name, reason in REFUSED_ARGUMENTS.items():

@@ -118,7 +118,13 @@ def test_onnxruntime_answers_as_torch_does(exported):
         found = session.run(outputs, {name: tensor.numpy() for name, tensor in inputs.items()})
         for name, values in zip(outputs, found):
             where = f"{name}, {batch_size} x {num_tokens}, padded {side}"
-            np.testing.assert_allclose(values, expected[name].numpy(), rtol=0, atol=1e-4, err_msg=where)
+            assert_same_answers(values, expected[name].numpy(), inputs["attention_mask"].numpy(), where)
+
+
+def assert_same_answers(values, expected, mask, where=""):
+    """Compare answers; of padding itself, and of a text of nothing else, neither says anything of use."""
+    seen = mask == 1 if expected.ndim == 3 else mask.any(-1)
+    np.testing.assert_allclose(values[seen], expected[seen], rtol=0, atol=1e-4, err_msg=where)
 
 
 @pytest.mark.parametrize("num_tokens", [LONGEST + 1, LONGEST + 8])
@@ -146,7 +152,7 @@ def test_the_five_lines_of_the_readme_run_without_torch(exported):
     with torch.no_grad():
         expected = model(**inputs)
     for name, values in zip(OUTPUTS.get(type(model), ["logits"]), outputs):
-        np.testing.assert_allclose(values, expected[name].numpy(), rtol=0, atol=1e-4)
+        assert_same_answers(np.array(values), expected[name].numpy(), inputs["attention_mask"].numpy())
     assert (4 in ids) == isinstance(model, LinformerForMaskedLM)
 
 

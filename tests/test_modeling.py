@@ -215,7 +215,7 @@ def test_flex_attention_masks_empty_windows():
     attention = tiny_model(projection_type="mean_pool").layers[0].attention
     query, key, value = (random_like(torch.empty(2, 2, length, 8), seed) for seed, length in enumerate((19, 5, 5)))
     positions = token_positions((torch.arange(19) < torch.tensor([[19], [7]])).long(), 32)
-    mask = empty_window_mask(torch.empty(2, 19, 16, dtype=query.dtype), 4, positions)
+    mask = empty_window_mask(positions, 4, query.dtype)
     # uncompiled: torch 2.13 writes past its memory on the CPU when a compiled score reads a tensor (pytorch #153145)
     with torch.compiler.set_stance("force_eager"):
         flex, _ = ALL_ATTENTION_FUNCTIONS["flex_attention"](attention, query, key, value, mask, scaling=0.5)

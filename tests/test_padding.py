@@ -21,6 +21,7 @@ from linformer_hf import (
     LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
+    modeling_linformer,
 )
 
 
@@ -260,3 +261,26 @@ def test_a_mask_of_ones_is_no_mask(projection_type, projection_sharing):
     ids = random_ids(3, 23)
     with torch.no_grad():
         assert_close(model(ids, torch.ones_like(ids)).last_hidden_state, model(ids).last_hidden_state)
+
+
+@for_kinds(KINDS)
+def test_token_wise_layers_see_real_tokens_only_and_records_change_nothing(projection_type, projection_sharing):
+    """A call that records hidden states keeps the batch whole; it is the other way to the same outputs and gradients."""
+    ids = random_ids(3, 19)
+    mask = torch.ones(3, 19, dtype=torch.long)
+    mask[0, 5:] = mask[1, :6] = mask[2, 7:9] = 0
+    found, shapes = [], []
+    for records in (False, True):
+        model = tiny_model(projection_type=projection_type, projection_sharing=projection_sharing)
+        model.layers[1].mlp.register_forward_hook(lambda module, given, output: shapes.append(tuple(output.shape)))
+        states = model(ids, mask, output_hidden_states=records).last_hidden_state[mask == 1]
+        (states * random_like(states)).sum().backward()
+        found.append((states, gradients(model)))
+    assert shapes == [(1, 5 + 13 + 17, 16), (3, 19, 16)]
+    assert_close(found[0][0], found[1][0])
+    assert_same_tensors(found[0][1], found[1][1])
+
+
+def test_a_mask_without_padding_costs_nothing(monkeypatch):
+    monkeypatch.setattr(modeling_linformer, "token_positions", lambda *given: pytest.fail("positions were counted"))
+    tiny_model()(random_ids(2, 9), torch.ones(2, 9))
