@@ -74,12 +74,16 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float]:
 
 
 def held_out_curves(runs: list[str]) -> dict[str, list[tuple[float, float]]]:
-    """Read the held-out losses that runs logged while they trained, by the names of their folders."""
+    """Read the held-out losses that runs logged while they trained, by the names of their folders.
+
+    The loss before the first step is left out: it would flatten all that follows.
+    """
     curves = {}
     for run in map(Path, runs):
         if (run / "trainer_state.json").is_file():
             logged = loss_curves(TrainerState.load_from_json(run / "trainer_state.json"))
-            curves |= {run.name: logged[HELD_OUT]} if HELD_OUT in logged else {}
+            points = [(step, loss) for step, loss in logged.get(HELD_OUT, []) if step > 0]
+            curves |= {run.name: points} if points else {}
     return curves
 
 
