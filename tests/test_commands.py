@@ -204,12 +204,14 @@ def test_a_published_record_names_its_command_and_commit(file):
 
 
 def test_numbers_in_the_readme_come_from_their_record():
+    """A section names its record and the numbers it shows, each with its format where that is not a whole number."""
     sections = re.findall(r"<!-- numbers: (\S+) (.*?) -->\n(.*?)<!-- end -->", README, flags=re.DOTALL)
     assert sections
     for folder, names, text in sections:
         numbers = json.loads((ROOT / folder / "results.json").read_text())["numbers"]
-        allowed = {f"{numbers[name]:.0f}" for name in names.split(",")}
-        assert allowed <= set(re.findall(r"\d+", text)), (allowed, text)
+        pairs = [name.partition(":") for name in names.split(",")]
+        shown = {f"{numbers[name]:{form or '.0f'}}" for name, _, form in pairs}
+        assert shown <= set(re.findall(r"\d+(?:\.\d+)?", text)), (shown, text)
 
 
 def test_the_one_check_runs_the_test_command_of_the_readme():
