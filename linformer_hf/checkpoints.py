@@ -261,6 +261,8 @@ def answer(checkpoint: Checkpoint, text: str) -> dict[str, float]:
 def fill_mask(checkpoint: Checkpoint, text: str) -> dict[str, float]:
     """Return the likeliest words for the one mask in a text."""
     tokenizer = checkpoint.tokenizer
+    if tokenizer.mask_token is None:
+        raise ValueError(f"The tokenizer of {checkpoint.name} has no mask token, so it has no word to guess.")
     for mask in MASKS:
         text = text.replace(mask, tokenizer.mask_token)
     ids, is_cut = encode(checkpoint, text)

@@ -70,7 +70,9 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     dense_source = {"pretrained_model_name_or_path": arguments.dense_name_or_path}
     source = {"pretrained_model_name_or_path": arguments.model_name_or_path, **arguments.loading()}
     head = shared_head(*(AutoConfig.from_pretrained(**one).architectures for one in (dense_source, source)))
-    dense, linformer = (HEADS[head].from_pretrained(**one).to(device) for one in (dense_source, source))
+    dense, linformer = (
+        HEADS[head].from_pretrained(**one, dtype=torch.float32).to(device) for one in (dense_source, source)
+    )
     tokenizer = AutoTokenizer.from_pretrained(**source)
     numbers = compare(
         dense,

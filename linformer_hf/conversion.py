@@ -19,7 +19,7 @@ from .dense import FAMILIES, check_convertible, head_of, module_names, our_class
 from .hub import AUTO_CLASSES, export
 from .modeling_linformer import LinformerPreTrainedModel
 from .projections import PROJECTION_STARTS, start_projections
-from .results import Stopwatch, model_facts, write_results
+from .results import Stopwatch, check_new_folder, model_facts, whole_or_nothing, write_results
 from .runs import check_tokenizer, model_length
 
 
@@ -74,7 +74,9 @@ class ConversionArguments:
         default="tile",
         metadata={"help": "Where a longer position table comes from: tile repeats the rows, interpolate stretches."},
     )
-    revision: str | None = field(default=None, metadata={"help": "Which branch, tag or commit of the dense encoder."})
+    model_revision: str = field(
+        default="main", metadata={"help": "Which branch, tag or commit of the dense encoder to load."}
+    )
 
 
 @dataclass
@@ -225,9 +227,7 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
             then.
     """
     watch = Stopwatch()
-    folder = Path(arguments.output_dir)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty; name a new --output_dir.")
+    folder = check_new_folder(arguments.output_dir)
     dense, loading = load_dense(arguments)
     lengths = arguments.projected_length
     model, report = convert_model(
@@ -243,12 +243,12 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     report.left_out += sorted(loading["unexpected_keys"])
     tokenizer = load_tokenizer(arguments, model)
 
-    folder.mkdir(parents=True, exist_ok=True)
     numbers = {"tensors_copied": len(report.copied), "tensors_new": len(report.new), **watch.read()}
     numbers["tensors_left_out"] = len(report.left_out)
-    write_results(folder, numbers, (arguments,), about(arguments, model))
-    (folder / REPORT).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
-    export(model, tokenizer, folder)
+    with whole_or_nothing(folder):
+        write_results(folder, numbers, (arguments,), about(arguments, model))
+        (folder / REPORT).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+        export(model, tokenizer, folder)
     for line in report.lines():
         logger.info(line)
     logger.info(f"Saved in {folder}. Slots lose something until the model has learned to use them; next:")
@@ -265,7 +265,7 @@ def load_dense(arguments: ConversionArguments) -> tuple[PreTrainedModel, dict[st
     Raises:
         ValueError: If it cannot be converted, or its weights are not whole.
     """
-    name, revision = arguments.model_name_or_path, arguments.revision
+    name, revision = arguments.model_name_or_path, arguments.model_revision
     config = AutoConfig.from_pretrained(name, revision=revision)
     class_name = class_to_load(config, arguments.head)
     check_convertible(config, class_name)
@@ -311,7 +311,7 @@ def load_tokenizer(arguments: ConversionArguments, model: LinformerPreTrainedMod
         ValueError: If there is none, or the model has no embedding for some of its tokens.
     """
     name = arguments.model_name_or_path
-    tokenizer = AutoTokenizer.from_pretrained(name, revision=arguments.revision)
+    tokenizer = AutoTokenizer.from_pretrained(name, revision=arguments.model_revision)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # the host makes an empty one where it finds none
         raise ValueError(f"{name} has no tokenizer; save it there with `tokenizer.save_pretrained`.")
     check_tokenizer(tokenizer, model, name)

@@ -80,6 +80,7 @@ def distill(arguments: DistillationArguments, training: TrainingArguments) -> di
     with training.main_process_first(desc="preparing the text"):
         texts = load_texts(arguments, training.seed)
         student, teacher, head = load_models(arguments)
+        check_sharding(training, student, is_taught_whole=head is not None)
         tokenizer = AutoTokenizer.from_pretrained(arguments.model_name_or_path, **arguments.loading())
         check_tokenizer(tokenizer, student, arguments.model_name_or_path)
         num_tokens = check_length(arguments.max_seq_length, student)
@@ -221,6 +222,19 @@ def make_collator(
     if masks:
         return MaskingCollator(tokenizer, arguments.mlm_probability, hide_all=True, seed=seed)
     return DataCollatorWithPadding(tokenizer) if arguments.line_by_line else default_data_collator
+
+
+def check_sharding(training: TrainingArguments, student: PreTrainedModel, is_taught_whole: bool) -> None:
+    """Check that the student can be saved as it will be trained.
+
+    Raises:
+        ValueError: If its body would be sharded and its head not.
+    """
+    if training.fsdp and not is_taught_whole and student is not student.base_model:
+        raise ValueError(
+            "--fsdp shards the body, and the teacher has no head like the student's, so they could not be saved "
+            "together; train without it."
+        )
 
 
 def run_training(trainer: DistillationTrainer, student: PreTrainedModel, checkpoint: str | None) -> dict[str, float]:

@@ -256,6 +256,7 @@ def measure_seconds(arguments: EfficiencyArguments, together: list[Contender], t
             steps[str(contender)] = step
         except Exception as error:
             failures[str(contender)] = reason(error)
+        model = step = None  # a model that failed must not take the next one's memory
     return {"seconds": seconds_in_turns(steps, arguments.repeats, device), "failures": failures}
 
 

@@ -33,7 +33,7 @@ from .onnx_agreement import (
     read_sample,
     run_model,
 )
-from .results import Stopwatch, model_facts, write_results
+from .results import Stopwatch, check_new_folder, model_facts, whole_or_nothing, write_results
 from .runs import check_tokenizer
 
 
@@ -210,11 +210,25 @@ def export_onnx(
     folder, names = Path(folder), input_names(tokenizer)
     check_exportable(model, tokenizer, folder)
     was_training = model.training
-    program = trace(model.eval(), names)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        program = trace(model.eval(), names)
+        with whole_or_nothing(folder):
+            return write_export(program, model, tokenizer, folder, quantize)
+    finally:
+        model.train(was_training)
+
+
+def write_export(
+    program: torch.onnx.ONNXProgram,
+    model: LinformerPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    quantize: bool,
+) -> dict[str, float]:
+    """Write what was traced and all that belongs beside it, checked against torch; the numbers of `export_onnx`."""
     program.save(folder / MODEL)
     session = open_session(folder / MODEL)
-    difference = largest_difference(model, session, names)
+    difference = largest_difference(model, session, input_names(tokenizer))
     numbers = {
         "max_difference": difference,
         "torch_bytes": sum(weight.nbytes for weight in model.parameters()),
@@ -228,7 +242,6 @@ def export_onnx(
     save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
     readme = render_readme(model, tokenizer, session, difference, quantize)
     (folder / "README.md").write_text(readme, encoding="utf-8")
-    model.train(was_training)
     return numbers
 
 
@@ -261,8 +274,7 @@ def check_exportable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
             "transformers; take a fast one."
         )
     check_tokenizer(tokenizer, model, "the model")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is in use; name a new or empty folder.")
+    check_new_folder(folder)
 
 
 def trace(model: LinformerPreTrainedModel, names: list[str]) -> torch.onnx.ONNXProgram:

@@ -14,7 +14,7 @@ try:
     from datasets import Dataset
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.multioutput import MultiOutputClassifier
+    from sklearn.multiclass import OneVsRestClassifier
     from sklearn.pipeline import make_pipeline
 except ImportError as error:
     raise ImportError("Grading needs datasets and scikit-learn: pip install linformer_hf[train]") from error
@@ -85,10 +85,12 @@ class Grader:
             last = Ridge()
         else:
             last = LogisticRegression(max_iter=1000)
-            last = MultiOutputClassifier(last) if self.labels.problem_type == SEVERAL else last
+            # one that gives a label that never varies a constant
+            last = OneVsRestClassifier(last) if self.labels.problem_type == SEVERAL else last
         model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), last)
-        answers = model.fit(texts[0], np.array(list(seen["labels"]))).predict(texts[1])
-        numbers = self.compare(self.metrics, answers, np.array(list(measured["labels"])))
+        references = np.array(list(measured["labels"]))
+        answers = model.fit(texts[0], np.array(list(seen["labels"]))).predict(texts[1]).reshape(references.shape)
+        numbers = self.compare(self.metrics, answers, references)
         return {f"tfidf_{name}": value for name, value in numbers.items()}
 
     def spell(self, answer: np.ndarray) -> str:

@@ -58,7 +58,8 @@ class Measurements:
         self, name: str, function: Callable[..., Record], *arguments: Any, memory_limit: int | None = None
     ) -> Record:
         """Measure a cell as `in_own_process` does and keep it, unless it is there; one that failed is tried again."""
-        if "failure" in self.cells.get(name, {"failure": "not measured yet"}):
+        kept = self.cells.get(name, {"failure": "not measured yet"})
+        if "failure" in kept or kept.get("failures"):
             self.cells[name] = in_own_process(function, *arguments, memory_limit=memory_limit)
             logger.info(f"{name}: {self.cells[name].get('failure', 'measured')}")
             self.file.parent.mkdir(parents=True, exist_ok=True)

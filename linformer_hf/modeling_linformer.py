@@ -76,15 +76,25 @@ class Packing(NamedTuple):
 
 def pack(states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
     """Line up the real tokens of all texts, `(B, N, C)` to `(1, T, C)`; without padding there is nothing to do."""
-    return states if packing is None else states.flatten(0, 1)[packing.rows][None]
+    if packing is None:
+        return states
+    # a selection by numbers that never repeat: its gradient needs no sorting, as that of an index does
+    return states.flatten(0, 1).index_select(0, packing.rows.to(states.device))[None]
 
 
 def unpack(states: torch.Tensor, packing: Packing | None, batch: torch.Tensor | None = None) -> torch.Tensor:
     """Undo `pack`, `(1, T, C)` to `(B, N, C)`; padding is what it is in `batch`, or zeros."""
     if packing is None:
         return states
-    batch = states.new_zeros(*packing.shape, states.shape[-1]) if batch is None else batch
-    return batch.flatten(0, 1).index_copy(0, packing.rows, states[0]).unflatten(0, packing.shape)
+    batch = states.new_zeros(*packing.shape, states.shape[-1]) if batch is None else batch.to(states)
+    rows = packing.rows.to(states.device)  # layers may lie on other devices than the embeddings
+    return batch.flatten(0, 1).index_copy(0, rows, states[0]).unflatten(0, packing.shape)
+
+
+def is_recorded(tensor: torch.Tensor) -> bool:
+    """Tell whether a graph is being recorded, in which nothing may depend on how many tokens are real."""
+    is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return is_captured or tensor.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def pack_positions(positions: torch.Tensor, max_positions: int) -> tuple[Packing, Packing, torch.Tensor]:
@@ -561,13 +571,13 @@ class LinformerModel(LinformerPreTrainedModel):
         positions = given = packing = None
         if attention_mask is not None:
             check_mask_shape(attention_mask, batch_size, num_tokens)
-            if torch.compiler.is_compiling() or not attention_mask.all():
+            if is_recorded(attention_mask) or not attention_mask.all():
                 positions = token_positions(attention_mask, longest)
         elif input_ids is not None:
             self.warn_if_padding_and_no_attention_mask(input_ids, None)
 
         embeddings = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
-        if positions is not None and self.skips_padding(kwargs):
+        if positions is not None and not is_recorded(attention_mask) and not self._is_asked_for_states(kwargs):
             given, packing, positions = pack_positions(positions, longest)
             positions = None if self.config.projection_type == "linear" else positions  # rows of zeros add nothing
         hidden_states = pack(embeddings, given)
@@ -578,11 +588,9 @@ class LinformerModel(LinformerPreTrainedModel):
             )
         return BaseModelOutput(last_hidden_state=unpack(hidden_states, given, embeddings))
 
-    def skips_padding(self, arguments: dict) -> bool:
-        """Tell whether only real tokens pass through the layers; a compiled graph and records keep the batch whole."""
+    def _is_asked_for_states(self, arguments: dict) -> bool:
         records = ("output_hidden_states", "output_attentions")
-        recorded = any(arguments.get(name, getattr(self.config, name, False)) for name in records)
-        return not recorded and not torch.compiler.is_compiling()
+        return any(arguments.get(name, getattr(self.config, name, False)) for name in records)
 
     def _refuse_what_cannot_be(self, arguments: dict) -> None:
         for name, reason in REFUSED_ARGUMENTS.items():

@@ -94,6 +94,12 @@ def change_projected_length(model: LinformerPreTrainedModel, projected_length: i
     trial = copy.copy(model.config)
     trial.__dict__["projected_length"] = projected_length
     trial.validate_linformer()
+    is_shared = trial.projection_type == "linear" and trial.projection_sharing == "layerwise"
+    if is_shared and len(set(trial.projected_lengths)) > 1:
+        raise ValueError(
+            f"`projected_length` is {projected_length}, but layers that share one matrix read its first rows, so that "
+            "a smaller k would lose slots instead of averaging them: give one number."
+        )
 
     for attention in (module for module in model.modules() if isinstance(module, LinformerAttention)):
         attention.projected_length = trial.projected_lengths[attention.layer_idx]

@@ -192,7 +192,7 @@ def state_distance(
     is_token = ... if attention_mask is None else attention_mask.bool()
     distances = []
     for ours, theirs in zip(student, teacher):
-        ours, theirs = (states[is_token].flatten(0, -2) for states in (ours, theirs))
+        ours, theirs = (states[is_token].flatten(0, -2).float() for states in (ours, theirs))
         distances.append(F.mse_loss(ours, theirs) / theirs.var(0, correction=0).mean())
     return torch.stack(distances).mean()
 

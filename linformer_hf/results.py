@@ -5,10 +5,12 @@ import os
 import platform
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,6 +43,29 @@ class Stopwatch:
         if torch.cuda.is_available():
             peak = torch.cuda.max_memory_allocated()
         return {"seconds": time.perf_counter() - self.start, "peak_memory_bytes": peak}
+
+
+def check_new_folder(folder: str | Path) -> Path:
+    """Return the folder that something is to be written into.
+
+    Raises:
+        ValueError: If it holds something already.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty; name a new --output_dir.")
+    return folder
+
+
+@contextmanager
+def whole_or_nothing(folder: Path) -> Iterator[None]:
+    """Make a new folder, and take away what was written into it if an error ends the work."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def write_results(

@@ -9,7 +9,7 @@ from transformers import TrainerState
 from transformers.utils import logging
 
 from .plots import plot_curves
-from .results import read_results, write_results
+from .results import FILE_NAME, read_results, write_results
 from .runs import HELD_OUT, loss_curves
 
 
@@ -41,7 +41,8 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float]:
         Every number, as `run_number`.
 
     Raises:
-        ValueError: If a folder has no record, two have one name, or a record lacks a number.
+        ValueError: If a folder has no record, two have one name, a record lacks a number, or the folder to write
+            into holds anything but an older table.
     """
     names = [Path(run).name for run in arguments.runs]
     if len(set(names)) < len(names):
@@ -51,11 +52,16 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float]:
         if missing := [number for number in arguments.numbers if number not in record["numbers"]]:
             known = ", ".join(sorted(record["numbers"]))
             raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {known}.")
+        if several := [number for number in arguments.numbers if isinstance(record["numbers"][number], list | str)]:
+            raise ValueError(f"{', '.join(several)} of {name} is no single number; name others in --numbers.")
     found = {
         name: {number: record["numbers"][number] for number in arguments.numbers} for name, record in records.items()
     }
 
     folder = Path(arguments.output_dir)
+    held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if held and not (FILE_NAME in held and "runs" in read_results(folder)["about"]):
+        raise ValueError(f"{folder} holds {min(held)}, and no table of runs; name a new --output_dir.")
     folder.mkdir(parents=True, exist_ok=True)
     curves = held_out_curves(arguments.runs)
     if curves:

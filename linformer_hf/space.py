@@ -1,12 +1,14 @@
 """A folder that is ready to be a Space on the Hub: the explorer, this package, and a checkpoint."""
 
 import shutil
+from collections.abc import Collection
 from importlib.metadata import version
 from pathlib import Path
 
 from transformers.utils import logging
 
 from .hub import files_to_push
+from .results import check_new_folder, whole_or_nothing
 
 
 logger = logging.get_logger(__name__)
@@ -49,17 +51,24 @@ def write_space(folder: str | Path, model_name: str | None = None) -> Path:
     Raises:
         ValueError: If the folder holds something, or the checkpoint's is not whole.
     """
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} holds something already; name a new folder with --space.")
+    folder = check_new_folder(folder)
     is_local = model_name is not None and Path(model_name).is_dir()
     files = files_to_push(model_name) if is_local else {}
+    with whole_or_nothing(folder):
+        write_files(folder, model_name, files)
+    logger.info(f"The Space lies in {folder}; try it there with `python app.py`.")
+    return folder
+
+
+def write_files(folder: Path, model_name: str | None, files: Collection[str]) -> None:
+    """Write the package, the files of a checkpoint, and what starts the page with it."""
     package = Path(__file__).parent
     shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     for file in files:
         (folder / "model").mkdir(exist_ok=True)
         shutil.copyfile(Path(model_name, file), folder / "model" / file)
     versions = {name: version(name).partition("+")[0] for name in PACKAGES}  # without where a wheel came from
+    is_local = bool(files)
     named = Path(model_name).name if is_local else model_name
     start = "a small untrained model" if named is None else f"the checkpoint `{named}`"
     texts = {
@@ -69,5 +78,3 @@ def write_space(folder: str | Path, model_name: str | None = None) -> Path:
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    logger.info(f"The Space lies in {folder}; try it there with `python app.py`.")
-    return folder

@@ -108,7 +108,7 @@ class DistillationTrainer(Trainer):
         """Return the weighted distances between student and teacher."""
         input_ids, mask, labels = (inputs.get(name) for name in ("input_ids", "attention_mask", "labels"))
         records = bool(self.arguments.attention_weight)
-        with torch.no_grad():
+        with torch.no_grad(), self.accelerator.autocast():
             teacher = read(
                 self.teacher, input_ids, self.longest, mask, attention_modules(self.teacher) if records else ()
             )
@@ -196,6 +196,7 @@ def distillation_loss(
             logits[counted.bool()] if counted is not None and logits.dim() == 3 else logits
             for logits in (student.logits, teacher.logits)
         )
+        ours, theirs = ours.float(), theirs.float()
         distance = divergence(ours, theirs, arguments.temperature) if picks_one else F.mse_loss(ours, theirs)
         loss = loss + arguments.logits_weight * distance
     return loss

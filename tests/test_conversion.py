@@ -545,11 +545,12 @@ def test_a_list_of_slots_is_one_a_layer():
     model = tiny_model(projection_sharing="key_value")
     change_projected_length(model, [3, 11])
     assert [layer.attention.projection.weight.shape[0] for layer in model.layers] == [3, 11]
-    model = tiny_model(projection_sharing="layerwise")
-    change_projected_length(model, [3, 11])
-    assert model.projection.weight.shape == (11, 32)
     maps = model(random_ids(1, 32), output_attentions=True).attentions
     assert [weights.shape[-1] for weights in maps] == [3, 11]
+    model = tiny_model(projection_sharing="layerwise")
+    with pytest.raises(ValueError, match="give one number"):
+        change_projected_length(model, [3, 11])
+    assert model.config.projected_length == 8 and model.projection.weight.shape == (8, 32)
 
 
 @pytest.mark.parametrize("length", [0, 33, [8, 8, 8]])

@@ -629,7 +629,7 @@ def test_a_pooling_that_cannot_be_is_refused(models, tmp_path, model, pooling, m
     ("label", "metric", "least"),
     [
         (lambda number: ["praise", "blame"][number % 2], "accuracy", 0.99),
-        (lambda number: ["good", "loud"] if number % 2 else ["bad"], "micro_f1", 0.99),
+        (lambda number: ["good", "loud"] if number % 2 else ["bad", "loud"], "micro_f1", 0.99),
         (lambda number: 2.0 + number % 2, "pearson", 0.9),
     ],
     ids=[SINGLE, SEVERAL, NUMBER],

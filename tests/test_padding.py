@@ -265,7 +265,7 @@ def test_a_mask_of_ones_is_no_mask(projection_type, projection_sharing):
 
 @for_kinds(KINDS)
 def test_token_wise_layers_see_real_tokens_only_and_records_change_nothing(projection_type, projection_sharing):
-    """A call that records hidden states keeps the batch whole; it is the other way to the same outputs and gradients."""
+    """A call that records hidden states keeps the batch whole, the other way to the same outputs and gradients."""
     ids = random_ids(3, 19)
     mask = torch.ones(3, 19, dtype=torch.long)
     mask[0, 5:] = mask[1, :6] = mask[2, 7:9] = 0
@@ -279,6 +279,15 @@ def test_token_wise_layers_see_real_tokens_only_and_records_change_nothing(proje
     assert shapes == [(1, 5 + 13 + 17, 16), (3, 19, 16)]
     assert_close(found[0][0], found[1][0])
     assert_same_tensors(found[0][1], found[1][1])
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_traced_model_keeps_reading_the_mask():
+    model = tiny_model().requires_grad_(False)
+    ids, mask = random_ids(2, 9), torch.ones(2, 9, dtype=torch.long)
+    traced = torch.jit.trace(lambda ids, mask: model(ids, mask).last_hidden_state, (ids, mask))
+    mask[0, 5:] = 0
+    assert_close(traced(ids, mask)[mask == 1], model(ids, mask).last_hidden_state[mask == 1])
 
 
 def test_a_mask_without_padding_costs_nothing(monkeypatch):

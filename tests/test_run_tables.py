@@ -17,7 +17,7 @@ def runs(tmp_path):
         record = {
             "command": f"python scripts/run_mlm.py {name}",
             "commit": "abc",
-            "numbers": {"perplexity": loss * 10},
+            "numbers": {"perplexity": loss * 10, "commands": []},
         }
         (folder / "results.json").write_text(json.dumps(record))
         history = [{"step": step, "eval_loss": loss - step / 100} for step in (0, 50, 100)]
@@ -54,12 +54,24 @@ def test_runs_without_curves_make_no_picture(runs, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"numbers": ["accuracy"]}, "dense has no accuracy; it has perplexity"),
+        ({"numbers": ["accuracy"]}, "dense has no accuracy; it has commands, perplexity"),
         ({"runs": ["nowhere"]}, "nowhere has no results.json"),
         ({"runs": ["a/run", "b/run"]}, "two of run, run are equal"),
+        ({"numbers": ["commands"]}, "commands of dense is no single number"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused(runs, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         tabulate_runs(table_of(**{"runs": runs, "folder": tmp_path / "out", **changes}))
     assert not (tmp_path / "out").exists()
+
+
+def test_only_an_older_table_is_written_over(runs, tmp_path):
+    tabulate_runs(table_of(runs, tmp_path / "out"))
+    tabulate_runs(table_of(runs[:1], tmp_path / "out"))
+    assert "linear" not in (tmp_path / "out" / "README.md").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("mine")
+    with pytest.raises(ValueError, match="mine holds README.md, and no table of runs"):
+        tabulate_runs(table_of(runs, tmp_path / "mine"))
+    assert (tmp_path / "mine" / "README.md").read_text() == "mine"
