@@ -185,6 +185,11 @@ def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
         ) from error
 
 
+def at_least_single(states: torch.Tensor) -> torch.Tensor:
+    """Return numbers of half precision in single precision, and others as they are."""
+    return states.to(torch.promote_types(states.dtype, torch.float32))
+
+
 def state_distance(
     student: Sequence[torch.Tensor], teacher: Sequence[torch.Tensor], attention_mask: torch.Tensor | None
 ) -> torch.Tensor:
@@ -192,7 +197,7 @@ def state_distance(
     is_token = ... if attention_mask is None else attention_mask.bool()
     distances = []
     for ours, theirs in zip(student, teacher):
-        ours, theirs = (states[is_token].flatten(0, -2).float() for states in (ours, theirs))
+        ours, theirs = (at_least_single(states[is_token].flatten(0, -2)) for states in (ours, theirs))
         distances.append(F.mse_loss(ours, theirs) / theirs.var(0, correction=0).mean())
     return torch.stack(distances).mean()
 

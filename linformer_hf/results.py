@@ -53,7 +53,7 @@ def check_new_folder(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty; name a new --output_dir.")
+        raise ValueError(f"{folder} is not empty; name a new folder.")
     return folder
 
 

@@ -11,6 +11,7 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, Trai
 
 from .reading import (
     Reading,
+    at_least_single,
     attention_modules,
     divergence,
     layer_errors,
@@ -196,7 +197,7 @@ def distillation_loss(
             logits[counted.bool()] if counted is not None and logits.dim() == 3 else logits
             for logits in (student.logits, teacher.logits)
         )
-        ours, theirs = ours.float(), theirs.float()
+        ours, theirs = at_least_single(ours), at_least_single(theirs)
         distance = divergence(ours, theirs, arguments.temperature) if picks_one else F.mse_loss(ours, theirs)
         loss = loss + arguments.logits_weight * distance
     return loss

@@ -45,8 +45,9 @@ def test_one_graph_serves_every_batch_and_length(projection_type, projection_sha
     with torch.no_grad():
         for batch, length in SHAPES:
             inputs = inputs_of(batch, length, masked)
+            is_token = inputs.get("attention_mask", torch.ones(batch, length)) == 1
             actual, expected = compiled(**inputs).last_hidden_state, model(**inputs).last_hidden_state
-            assert_close(actual, expected, what=f"{batch} x {length}")
+            assert_close(actual[is_token], expected[is_token], what=f"{batch} x {length}")
     # at most one for the first shape and a second for all that follow
     assert counter.frame_count <= 2
 

@@ -480,7 +480,7 @@ def ask(url, process, seconds=90):
 
 def test_a_space_is_not_written_over_something(tmp_path):
     (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(ValueError, match="--space"):
+    with pytest.raises(ValueError, match="is not empty; name a new folder"):
         explore(ExplorerArguments(model_name_or_path=UNTRAINED, space=str(tmp_path)))
     assert [file.name for file in tmp_path.iterdir()] == ["note.txt"]
 
