@@ -154,45 +154,6 @@ def test_a_command_in_the_texts_runs(quickstart, workplace, command, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_every_script_explains_itself(script):
-    done = run([sys.executable, str(script), "--help"], ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "options:" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "run_mlm.py --output_dir out --do_train --train_file missing.txt",
-            "error: missing.txt: there is no such file",
-        ),
-        ("run_mlm.py --output_dir out", "error: Nothing is asked for"),
-        ("run_mlm.py --output_dir out --do_train --projection_sharing all", "error: `projection_sharing` is 'all'"),
-        ("run_mlm.py --do_trian", "unrecognized arguments|not used by the HfArgumentParser"),
-        ("run_mlm.py settings.yaml", "error: .*settings.yaml"),
-        ("push_to_hub.py --folder nowhere --repo_id you/it", "error: nowhere: there is no such folder"),
-    ],
-)
-def test_a_mistake_gives_one_line_and_exit_code_2(words, message, tmp_path):
-    script, *arguments = words.split()
-    done = run([sys.executable, str(ROOT / "scripts" / script), *arguments], tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert re.search(message, done.stderr)
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out" / "model.safetensors").exists()
-
-
-def test_options_come_from_a_file_and_flags_win(tmp_path):
-    (tmp_path / "settings.json").write_text(json.dumps({"folder": "nowhere", "repo_id": "you/it", "private": True}))
-    done = run(
-        [sys.executable, str(ROOT / "scripts" / "push_to_hub.py"), "settings.json", "--folder", "elsewhere"], tmp_path
-    )
-    assert done.returncode == 2
-    assert "error: elsewhere: there is no such folder" in done.stderr
-
-
 @pytest.mark.parametrize(
     "file", sorted((ROOT / "model_cards").glob("*/results.json")), ids=lambda file: file.parent.name
 )
