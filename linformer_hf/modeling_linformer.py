@@ -568,7 +568,7 @@ class LinformerModel(LinformerPreTrainedModel):
                 f"The input has {num_tokens} tokens; this model reads `max_position_embeddings` = {longest}. Truncate "
                 f"it, or call `model.resize_position_embeddings({num_tokens})` and train further."
             )
-        positions = given = packing = None
+        positions = embeddings = given = packing = None
         if attention_mask is not None:
             check_mask_shape(attention_mask, batch_size, num_tokens)
             if is_recorded(attention_mask) or not attention_mask.all():
@@ -576,11 +576,12 @@ class LinformerModel(LinformerPreTrainedModel):
         elif input_ids is not None:
             self.warn_if_padding_and_no_attention_mask(input_ids, None)
 
-        embeddings = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
+        hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
         if positions is not None and not is_recorded(attention_mask) and not self._is_asked_for_states(kwargs):
+            embeddings = hidden_states
             given, packing, positions = pack_positions(positions, longest)
             positions = None if self.config.projection_type == "linear" else positions  # rows of zeros add nothing
-        hidden_states = pack(embeddings, given)
+            hidden_states = pack(hidden_states, given)
         shared_weight = None if self.projection is None else self.projection()
         for layer in self.layers:
             hidden_states = layer(
