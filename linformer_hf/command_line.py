@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import distributed
 from transformers import HfArgumentParser
 
 
@@ -41,6 +42,8 @@ def run(function: Callable[..., Any], *argument_classes: type, description: str 
         if flags and flags[0].endswith((".json", ".yaml", ".yml")):
             flags = read_flags(Path(flags[0])) + flags[1:]
         function(*parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()  # its threads may else abort a process that has done its work
     except Exception as error:
         full = next((str(cause) for cause in causes(error) if FULL_DISK.search(str(cause))), None)
         if full is None and not isinstance(error, ValueError | OSError):
