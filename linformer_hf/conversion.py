@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from .configuration_linformer import LinformerConfig
 from .dense import FAMILIES, check_convertible, head_of, module_names, our_class, translate_config
-from .hub import AUTO_CLASSES, export
+from .hub import AUTO_CLASSES, export, pipeline_tag
 from .modeling_linformer import LinformerPreTrainedModel
 from .projections import PROJECTION_STARTS, start_projections
 from .results import Stopwatch, check_new_folder, model_facts, whole_or_nothing, write_results
@@ -326,9 +326,8 @@ def load_tokenizer(arguments: ConversionArguments, model: LinformerPreTrainedMod
 def about(arguments: ConversionArguments, model: LinformerPreTrainedModel) -> dict[str, Any]:
     """Say what the card tells of the conversion."""
     name = arguments.model_name_or_path
-    auto_class = type(model).__name__.replace("LinformerModel", "AutoModel").replace("Linformer", "AutoModel")
     return {
-        "pipeline_tag": next(tag for tag, known in AUTO_CLASSES.items() if known == auto_class),
+        "pipeline_tag": pipeline_tag(model),
         "dataset": f"none, the weights are those of {Path(name).name}",
         "base_model": None if Path(name).is_dir() else name,
         "model": model_facts(model),

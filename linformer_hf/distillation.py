@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from .data import MaskingCollator, cut_lines, mask_once, pack_blocks
-from .hub import AUTO_CLASSES, write_card
+from .hub import pipeline_tag, write_card
 from .pretraining import NewMasks
 from .reading import HEADS, MASKED_LM, attention_modules, head_of, shared_head
 from .results import Stopwatch, model_facts, write_results
@@ -271,9 +271,8 @@ def report(metrics: dict[str, float]) -> str:
 def about(arguments: DistillationArguments, student: PreTrainedModel) -> dict[str, Any]:
     """Say what the card tells of the run."""
     files = ", ".join(Path(file).name for file in arguments.train_file or [])
-    auto_class = f"AutoModel{head_of([type(student).__name__]) or ''}"
     return {
-        "pipeline_tag": next(task for task, name in AUTO_CLASSES.items() if name == auto_class),
+        "pipeline_tag": pipeline_tag(student),
         "dataset": arguments.dataset_name or files or "the documentation of Python's standard library",
         "dataset_type": arguments.dataset_name or "text",
         "dataset_ids": [arguments.dataset_name] if arguments.dataset_name else None,

@@ -50,6 +50,12 @@ class PushArguments:
     dry_run: bool = field(default=False, metadata={"help": "Only list what would be uploaded, and its size."})
 
 
+def pipeline_tag(model: PreTrainedModel) -> str:
+    """Name the pipeline that a Linformer serves with its head, or without one."""
+    auto_class = type(model).__name__.replace("LinformerModel", "AutoModel").replace("Linformer", "AutoModel")
+    return next(tag for tag, known in AUTO_CLASSES.items() if known == auto_class)
+
+
 def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> Path:
     """Save a model so that every head's Auto class loads it, with this package or without.
 
