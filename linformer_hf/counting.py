@@ -234,7 +234,8 @@ def dense_activation_bytes(
     """Count the bytes that the dense twin keeps for the backward pass, as `activation_bytes` does."""
     num_tokens = num_tokens or config.max_position_embeddings
     layer = layer_bytes(config, num_tokens, num_tokens, batch_size, implementation, element_size)
-    layer += element_size * batch_size * 2 * num_tokens * config.hidden_size  # keys and values
+    # keys, values, and what is activated
+    layer += element_size * batch_size * num_tokens * (2 * config.hidden_size + config.intermediate_size)
     indices = 3 * batch_size * num_tokens  # words, positions and segments
     embeddings = embedding_bytes(config, num_tokens, batch_size, element_size) + indices * INDEX_BYTES
     return config.num_hidden_layers * layer + embeddings
@@ -245,11 +246,11 @@ def layer_bytes(
 ) -> int:
     """Count what a layer keeps in both models.
 
-    Six numbers a channel (input, queries, attention output, both inputs of the norms, input of the MLP), two a channel
-    of the MLP (before and after the activation), mean and deviation of two norms, and the attention's own.
+    Six numbers a channel (input, queries, attention output, both inputs of the norms, input of the MLP), one a channel
+    of the MLP (before the activation), mean and deviation of two norms, and the attention's own.
     """
     tokens = batch_size * num_tokens
-    numbers = tokens * (6 * config.hidden_size + 2 * config.intermediate_size + 4)
+    numbers = tokens * (6 * config.hidden_size + config.intermediate_size + 4)
     if implementation == "eager":
         return (numbers + tokens * config.num_attention_heads * keys) * element_size
     return numbers * element_size + tokens * config.num_attention_heads * SOFTMAX_BYTES

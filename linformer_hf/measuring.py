@@ -1,5 +1,6 @@
 """How a computation is measured: in a process of its own, in turns with others, and by its peak of memory."""
 
+import ctypes
 import json
 import os
 import resource
@@ -23,6 +24,7 @@ OUT_OF_MEMORY = "out of memory"
 STATUS = Path("/proc/self/status")  # of Linux, and so are the next ones
 CLEAR_PEAK = Path("/proc/self/clear_refs"), "5"
 DIE_FIRST = Path("/proc/self/oom_score_adj"), "1000"
+OWN_PAGES = -3, 1 << 16  # of glibc: M_MMAP_THRESHOLD, in bytes; smaller tensors share pages
 
 Record = dict[str, Any]  # what a measurement gives, in numbers that JSON holds; `failure` says why there are none
 
@@ -170,8 +172,9 @@ def wait(device: torch.device) -> None:
 def peak_bytes(step: Callable[[], Any], device: torch.device, runs: int = 2) -> int:
     """Return by how many bytes a step raises the memory in use at its peak.
 
-    On a CPU it is the resident memory of the process, so call it in a process of its own. Where the operating system
-    is not Linux, it is the growth of the highest peak that the process ever had.
+    On a CPU it is the resident memory of the process, so call it in a process of its own. What a step frees is given
+    back meanwhile, so that only what it holds counts, as on a GPU. Where the operating system is not Linux, it is the
+    growth of the highest peak that the process ever had.
 
     Args:
         step: What to run; what it computes for the first time counts.
@@ -183,6 +186,7 @@ def peak_bytes(step: Callable[[], Any], device: torch.device, runs: int = 2) -> 
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
     else:
+        give_back_what_is_freed()
         wake_up()
         write_setting(*CLEAR_PEAK)
         before = status_bytes("VmRSS") if STATUS.is_file() else highest_peak()
@@ -191,6 +195,12 @@ def peak_bytes(step: Callable[[], Any], device: torch.device, runs: int = 2) -> 
     if on_gpu:
         return torch.cuda.max_memory_allocated(device) - before
     return (status_bytes("VmHWM") if STATUS.is_file() else highest_peak()) - before
+
+
+def give_back_what_is_freed() -> None:
+    """Let this process return freed tensors to Linux, which its C library would keep for the next ones."""
+    if STATUS.is_file() and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
+        mallopt(*OWN_PAGES)
 
 
 def wake_up() -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -407,7 +408,14 @@ class LinformerMLP(nn.Module):
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.output(self.activation(self.intermediate(hidden_states)))
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self.output(self.activation(self.intermediate(hidden_states)))
+        # what is activated, a quarter of all that a layer would keep for its gradients, is computed again instead
+        return checkpoint(self.activate_and_map, self.intermediate(hidden_states), use_reentrant=False)
+
+    def activate_and_map(self, inner: torch.Tensor) -> torch.Tensor:
+        """Activate `(B, N, I)`, and map it to `(B, N, M)`."""
+        return self.output(self.activation(inner))
 
 
 class LinformerLayer(GradientCheckpointingLayer):
@@ -422,8 +430,8 @@ class LinformerLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
-        attention_output, _ = self.attention(hidden_states, **kwargs)
-        hidden_states = self.attention_layer_norm(hidden_states + self.dropout(attention_output))
+        hidden_states = hidden_states + self.dropout(self.attention(hidden_states, **kwargs)[0])
+        hidden_states = self.attention_layer_norm(hidden_states)
         return self.mlp_layer_norm(hidden_states + self.dropout(self.mlp(hidden_states)))
 
 

@@ -215,12 +215,31 @@ def test_steps_take_turns():
 
 
 @pytest.mark.skipif(not measuring.STATUS.is_file(), reason="only Linux lets a process forget its highest peak")
-def test_the_peak_is_that_of_the_step_and_not_of_what_was_before():
+def peak_after_a_larger_one():
     torch.ones(2**26)  # 256 MiB, freed at once
     held = torch.ones(2**22)
     peak = peak_bytes(lambda: torch.ones(2**24), CPU)  # 64 MiB
-    assert 60 * 2**20 < peak < 100 * 2**20
     del held
+    return {"peak": peak}
+
+
+def peak_of_one_after_many():
+    def step():
+        many = [torch.ones(size) for size in [2**18, 2**12] * 64]  # 64 times 1 MiB, and between them what stays
+        few = many[1::2]
+        del many
+        return few, torch.ones(2**23)  # 32 MiB
+
+    return {"peak": peak_bytes(step, CPU)}
+
+
+def test_the_peak_is_that_of_the_step_and_not_of_what_was_before():
+    assert 60 * 2**20 < in_own_process(peak_after_a_larger_one)["peak"] < 100 * 2**20
+
+
+@pytest.mark.skipif(not measuring.STATUS.is_file(), reason="freed memory is given back on Linux alone")
+def test_the_peak_is_of_what_is_held_and_not_of_what_was_freed():
+    assert 60 * 2**20 < in_own_process(peak_of_one_after_many)["peak"] < 80 * 2**20
 
 
 def test_a_process_of_its_own_answers():
