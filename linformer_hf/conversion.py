@@ -17,6 +17,7 @@ from transformers.utils import logging
 from .configuration_linformer import LinformerConfig
 from .dense import FAMILIES, check_convertible, head_of, module_names, our_class, translate_config
 from .hub import AUTO_CLASSES, export, pipeline_tag
+from .low_rank import recommend
 from .modeling_linformer import LinformerPreTrainedModel
 from .projections import PROJECTION_STARTS, start_projections
 from .results import Stopwatch, check_new_folder, model_facts, whole_or_nothing, write_results
@@ -56,6 +57,17 @@ class ConversionArguments:
     )
     projected_length: list[int] = field(
         default_factory=lambda: [128], metadata={"help": "k, the slots: one number, or one for each layer."}
+    )
+    spectrum_file: str | None = field(
+        default=None,
+        metadata={"help": "The spectrum.json of scripts/analyze_spectrum.py for this encoder, which --energy reads."},
+    )
+    energy: float | None = field(
+        default=None,
+        metadata={
+            "help": "In place of --projected_length: the smallest k of each layer that keeps this share of the energy "
+            "of its attention maps, as 0.95."
+        },
     )
     projection_sharing: str = field(
         default="layerwise", metadata={"help": "Who shares a projection: none, headwise, key_value or layerwise."}
@@ -228,8 +240,8 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     """
     watch = Stopwatch()
     folder = check_new_folder(arguments.output_dir)
+    lengths = choose_lengths(arguments)
     dense, loading = load_dense(arguments)
-    lengths = arguments.projected_length
     model, report = convert_model(
         dense,
         max_position_embeddings=arguments.max_seq_length,
@@ -241,6 +253,8 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
         fresh=loading["missing_keys"],
     )
     report.left_out += sorted(loading["unexpected_keys"])
+    if arguments.energy is not None:
+        report.notes.append(f"Slots: {lengths}, which keep {100 * arguments.energy:g} % of the energy of each layer.")
     tokenizer = load_tokenizer(arguments, model)
 
     numbers = {"tensors_copied": len(report.copied), "tensors_new": len(report.new), **watch.read()}
@@ -254,6 +268,26 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     logger.info(f"Saved in {folder}. Slots lose something until the model has learned to use them; next:")
     logger.info(next_command(arguments))
     return report
+
+
+def choose_lengths(arguments: ConversionArguments) -> list[int]:
+    """Return k as it was given, or for each layer the one that a spectrum asks for.
+
+    Raises:
+        ValueError: If k is asked for in two ways or by half, or the file is no spectrum.
+    """
+    file, energy = arguments.spectrum_file, arguments.energy
+    if file is None and energy is None:
+        return arguments.projected_length
+    if file is None or energy is None:
+        raise ValueError("--spectrum_file and --energy choose k together; give both, or --projected_length.")
+    if arguments.projected_length != [128]:
+        raise ValueError("k is given twice, by --projected_length and by --energy; give one of them.")
+    try:
+        shares = torch.tensor(json.loads(Path(file).read_text(encoding="utf-8"))["energy"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is no spectrum ({error}); scripts/analyze_spectrum.py writes one.") from error
+    return recommend(shares, energy)
 
 
 def load_dense(arguments: ConversionArguments) -> tuple[PreTrainedModel, dict[str, Any]]:

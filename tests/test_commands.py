@@ -26,7 +26,7 @@ SMALLER = {
     "--config_overrides hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32",
     "run_glue.py": "--max_steps 2 --use_cpu --disable_tqdm true --train_file reviews.csv",
     "push_to_hub.py": "--dry_run",
-    "convert_checkpoint.py": "--model_name_or_path runs/minilm --max_seq_length 64 --projected_length 8",
+    "convert_checkpoint.py": "--model_name_or_path runs/minilm",
     "distill.py": "--model_name_or_path runs/linear --teacher_name_or_path runs/minilm --max_steps 2 --use_cpu "
     "--max_train_samples 200 --max_eval_samples 40 --per_device_train_batch_size 2 --disable_tqdm true",
     "compare_models.py": "--dense_name_or_path runs/minilm --model_name_or_path runs/linear --lengths 16 "
@@ -79,16 +79,18 @@ def workplace(tmp_path_factory):
 
 
 def save_dense_and_linear(folder):
-    """Save a small BERT where the texts have MiniLM, and where they have it made linear and taught."""
+    """Save a small BERT where the texts have MiniLM, its spectrum, and where they have it made linear and taught."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "boats", "bridges", "line"]
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     torch.manual_seed(0)
-    dense = BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=64, **sizes))
-    linear, _ = convert_model(dense, projected_length=8)
-    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, model_max_length=64)
+    dense = BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=512, **sizes))
+    linear, _ = convert_model(dense, max_position_embeddings=64, projected_length=8)
+    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, model_max_length=512)
     for name, model in (("minilm", dense), ("linear", linear), ("taught", linear)):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
+    (folder / "spectrum").mkdir()
+    (folder / "spectrum" / "spectrum.json").write_text('{"energy": [[[0.8, 0.9, 0.99, 1.0], [0.7, 0.9, 0.99, 1.0]]]}')
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Conversion: a dense encoder of every family and head, as a Linformer, and what may not become one."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import linformer_hf
 from linformer_hf.conversion import ConversionArguments, convert_checkpoint, convert_model
 from linformer_hf.data import train_tokenizer
 from linformer_hf.projections import change_projected_length, start_matrix
+from linformer_hf.spectrum import SpectrumArguments, analyze_spectrum
 
 
 LONGEST = 20
@@ -390,6 +392,42 @@ def test_another_head_is_new_and_the_report_says_so(checkpoint, tmp_path):
     bare = convert(checkpoint, tmp_path / "bare", head="none")
     assert AutoModel.from_pretrained(tmp_path / "bare").config.architectures == ["LinformerModel"]
     assert {name.split(".")[0] for name in bare.left_out} == {"lm_head"}
+
+
+def test_a_spectrum_chooses_the_slots_of_each_layer(checkpoint, tmp_path):
+    words, folder = tmp_path / "words.txt", tmp_path / "spectrum"
+    words.write_text("\n".join(f"The cat sees {number} boats." for number in range(90)))
+    spectrum = analyze_spectrum(
+        SpectrumArguments(
+            model_name_or_path=str(checkpoint), output_dir=str(folder), train_file=[str(words)], max_texts=3
+        )
+    )
+    file = folder / "spectrum.json"
+    report = convert(
+        checkpoint, tmp_path / "out", [128], spectrum_file=str(file), energy=0.9, projection_sharing="key_value"
+    )
+    shares = torch.tensor(spectrum["energy"]).mean(1)  # over heads
+    fewest = [next(k for k, share in enumerate(layer, start=1) if share >= 0.9) for layer in shares.tolist()]
+    asked = [min(8 * math.ceil(k / 8), LONGEST) for k in fewest]
+    model = AutoModel.from_pretrained(tmp_path / "out")
+    assert model.config.projected_length == asked
+    assert [layer.attention.projection.weight.shape[0] for layer in model.layers] == asked
+    assert f"Slots: {asked}, which keep 90 %" in report.notes[-1]
+
+
+def test_slots_are_asked_for_in_one_way(checkpoint, tmp_path):
+    no_spectrum = tmp_path / "results.json"
+    no_spectrum.write_text("{}")
+    for options, reason in (
+        ({"energy": 0.9}, "give both"),
+        ({"spectrum_file": "spectrum.json"}, "give both"),
+        ({"energy": 0.9, "spectrum_file": "spectrum.json", "projected_length": [5]}, "k is given twice"),
+        ({"energy": 0.9, "spectrum_file": str(tmp_path / "missing.json")}, "is no spectrum"),
+        ({"energy": 0.9, "spectrum_file": str(no_spectrum)}, "is no spectrum"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            convert(checkpoint, tmp_path / "out", **{"projected_length": [128], **options})
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
