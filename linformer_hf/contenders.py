@@ -1,8 +1,9 @@
-"""The models that are measured against each other: Linformer, its dense twin, and peers, all of one shape.
+"""The models that are measured against each other, and what they read: Linformer, its dense twin, and peers.
 
-Equal are depth, width, heads, vocabulary, longest input and the multiplies of the MLP. Linformers have the same k.
-Others keep the setting that they were published with: 64 landmarks (Nystromformer), windows of 512 (Longformer),
-blocks of 64 (BigBird), windows of 128 in two of three layers (ModernBERT). FNet has no heads.
+All are of one shape. Equal are depth, width, heads, vocabulary, longest input and the multiplies of the MLP.
+Linformers have the same k. Others keep the setting that they were published with: 64 landmarks (Nystromformer),
+windows of 512 (Longformer), blocks of 64 (BigBird), windows of 128 in two of three layers (ModernBERT). FNet has no
+heads.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from .modeling_linformer import LinformerForMaskedLM, LinformerModel
 DENSE = ("sdpa", "eager")
 PEERS = ("lucidrains", "tatp22", "nystromformer", "longformer", "bigbird", "fnet", "modernbert")
 HAVE_K = ("linformer", "lucidrains", "tatp22")
+LABELLED_SHARE = 0.15
+FIRST_WORD = 3  # the ids before it are special
 WITHOUT_POOLER = {"add_pooling_layer": False}
 
 
@@ -32,11 +35,16 @@ class HostModel(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss."""
         if labels is None:
-            return self.model(input_ids).last_hidden_state
-        return self.model(input_ids, labels=labels).loss
+            return self.model(input_ids, attention_mask=attention_mask).last_hidden_state
+        return self.model(input_ids, attention_mask=attention_mask, labels=labels).loss
 
 
 class PeerModel(nn.Module):
@@ -47,8 +55,19 @@ class PeerModel(nn.Module):
         self.model = model
         self.model.to_logits = head
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss."""
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss.
+
+        Raises:
+            ValueError: If there is a mask.
+        """
+        if attention_mask is not None:
+            raise ValueError("this package takes no mask for padding")
         outputs = self.model(input_ids)
         return outputs if labels is None else F.cross_entropy(outputs.float().flatten(0, 1), labels.flatten())
 
@@ -223,3 +242,50 @@ def installed(package: str) -> ModuleType:
         return import_module(package.replace("-", "_"))
     except ImportError as error:
         raise ImportError(f"This peer needs {package}: pip install {package}") from error
+
+
+def make_inputs(
+    batch_size: int,
+    num_tokens: int,
+    vocab_size: int,
+    padded_share: float,
+    with_labels: bool,
+    generator: torch.Generator,
+) -> dict[str, torch.Tensor]:
+    """Draw a batch of texts.
+
+    Args:
+        batch_size: Texts.
+        num_tokens: N, the length of the longest.
+        vocab_size: Words.
+        padded_share: Share of the batch that is padding behind shorter texts.
+        with_labels: Label some of the tokens.
+        generator: What draws.
+
+    Returns:
+        `input_ids`, `(B, N)`, and where asked for `attention_mask` and `labels` of that shape.
+    """
+    shape = (batch_size, num_tokens)
+    inputs = {"input_ids": torch.randint(FIRST_WORD, vocab_size, shape, generator=generator)}
+    if padded_share:
+        inputs["attention_mask"] = padding_mask(batch_size, num_tokens, padded_share)
+    if with_labels:
+        is_labelled = torch.rand(shape, generator=generator) < LABELLED_SHARE
+        is_labelled[-1, 0] = True  # a tiny batch has one too
+        if padded_share:
+            is_labelled &= inputs["attention_mask"] != 0
+        inputs["labels"] = inputs["input_ids"].masked_fill(~is_labelled, -100)
+    return inputs
+
+
+def padding_mask(batch_size: int, num_tokens: int, padded_share: float) -> torch.Tensor:
+    """Return the mask of texts of many lengths, the last of them the longest, whose padding is a share of the batch.
+
+    Lengths are a power of evenly spread numbers up to 1, whose mean is then what is left beside the share.
+
+    Returns:
+        1 for a real token and 0 for padding, `(B, N)`.
+    """
+    spread = torch.arange(1, batch_size + 1, dtype=torch.float64) / batch_size
+    lengths = (num_tokens * spread ** (padded_share / (1 - padded_share))).ceil()
+    return (torch.arange(num_tokens) < lengths[:, None]).long()

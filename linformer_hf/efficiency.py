@@ -17,7 +17,7 @@ from torch import nn
 from transformers.utils import logging
 
 from .configuration_linformer import LinformerConfig
-from .contenders import DENSE, HAVE_K, PEERS, Contender, build
+from .contenders import DENSE, FIRST_WORD, HAVE_K, LABELLED_SHARE, PEERS, Contender, build, make_inputs
 from .cost_report import Row, crossing, growth, panels, row_numbers, speedup_panel, table
 from .counting import crossing_length, predicted_speedup
 from .measuring import Measurements, Record, peak_bytes, reason, saved_bytes, seconds_in_turns
@@ -36,8 +36,6 @@ CELLS = "efficiency.json"
 TASKS = ("inference", "training", "mlm")
 DTYPES = ("float32", "bfloat16")
 BASELINE = "roberta sdpa"
-LABELLED_SHARE = 0.15
-FIRST_WORD = 3  # the ids before it are special
 GIBIBYTE = 2**30
 GRID = ("output_dir", "lengths", "projected_lengths", "tasks", "dense", "peers", "compare_up_to")
 
@@ -74,6 +72,10 @@ class EfficiencyArguments:
     batch_tokens: int | None = field(
         default=None,
         metadata={"help": "Tokens of a batch, the same for each n. By default one sequence of the longest n."},
+    )
+    padded_share: float = field(
+        default=0.0,
+        metadata={"help": "Share of each batch that is padding behind shorter texts; the longest fills n."},
     )
     vocab_size: int = field(default=50265, metadata={"help": "Words."})
     hidden_size: int = field(default=768, metadata={"help": "Width."})
@@ -168,6 +170,8 @@ def check(arguments: EfficiencyArguments) -> None:
             )
         for contender in contenders(arguments, num_tokens):
             model_config(arguments, contender, num_tokens)
+    if not 0 <= arguments.padded_share < 1:
+        raise ValueError(f"--padded_share is {arguments.padded_share}; it must be 0 or more, and below 1.")
     if arguments.repeats < 1:
         raise ValueError(f"--repeats is {arguments.repeats}; time at least one round.")
     if arguments.vocab_size <= FIRST_WORD:
@@ -285,11 +289,8 @@ def make_step(
     """Return what is measured, and the forward pass in it."""
     generator = torch.Generator().manual_seed(0)
     shape = (arguments.batch_tokens // num_tokens, num_tokens)
-    input_ids = torch.randint(FIRST_WORD, arguments.vocab_size, shape, generator=generator)
-    labels = input_ids.masked_fill(torch.rand(shape, generator=generator) >= LABELLED_SHARE, -100)
-    labels[0, 0] = input_ids[0, 0]  # a tiny batch has one too
-    input_ids, labels = input_ids.to(device), labels.to(device)
-    forward = partial(model, input_ids, labels) if task == "mlm" else partial(model, input_ids)
+    inputs = make_inputs(*shape, arguments.vocab_size, arguments.padded_share, task == "mlm", generator)
+    forward = partial(model, **{name: tensor.to(device) for name, tensor in inputs.items()})
     # stands for what a head would send back
     gradient = torch.randn(*shape, arguments.hidden_size, generator=generator).to(
         device, getattr(torch, arguments.dtype)
@@ -339,8 +340,8 @@ def make_rows(
 
 
 def predict(arguments: EfficiencyArguments, contender: Contender, task: str, num_tokens: int) -> float | None:
-    """Return the speedup that the multiplies promise a Linformer of ours."""
-    if contender.name != "linformer":
+    """Return the speedup that the multiplies promise a Linformer of ours, where no padding is skipped."""
+    if contender.name != "linformer" or arguments.padded_share:
         return None
     config = model_config(arguments, contender, num_tokens)
     return predicted_speedup(config, labelled_share=LABELLED_SHARE if task == "mlm" else None)
@@ -348,10 +349,12 @@ def predict(arguments: EfficiencyArguments, contender: Contender, task: str, num
 
 def heading(arguments: EfficiencyArguments, task: str) -> str:
     """Say what a table was measured on."""
+    padding = f", {100 * arguments.padded_share:g} % of them padding" if arguments.padded_share else ""
     return (
         f"{task}: {arguments.num_hidden_layers} layers, {arguments.hidden_size} wide, {arguments.num_attention_heads} "
-        f"heads, MLP {arguments.intermediate_size}; {arguments.batch_tokens} tokens in each batch; {arguments.dtype}, "
-        f"dropout {arguments.dropout:g}; {arguments.device}, {device_name()}. Faster: than {BASELINE}."
+        f"heads, MLP {arguments.intermediate_size}; {arguments.batch_tokens} tokens in each batch{padding}; "
+        f"{arguments.dtype}, dropout {arguments.dropout:g}; {arguments.device}, {device_name()}. Faster: than "
+        f"{BASELINE}."
     )
 
 

@@ -397,6 +397,32 @@ def test_a_run_measures_the_grid_and_reports_what_fails(tmp_path, here, report, 
     assert "peak memory of a sequence grows as n^" in report.text
 
 
+def test_padding_is_a_share_of_the_batch_and_has_no_labels():
+    inputs = contenders.make_inputs(64, 100, VOCABULARY, 0.6, True, torch.Generator().manual_seed(0))
+    mask = inputs["attention_mask"]
+    lengths = mask.sum(-1)
+    assert lengths.max() == 100 and lengths.unique().numel() > 30
+    assert 1 - mask.float().mean().item() == pytest.approx(0.6, abs=0.02)
+    assert torch.equal(mask, (torch.arange(100) < lengths[:, None]).long())
+    is_labelled = inputs["labels"] != -100
+    assert is_labelled.any() and not (is_labelled & (mask == 0)).any()
+    assert torch.equal(inputs["labels"][is_labelled], inputs["input_ids"][is_labelled])
+
+
+def test_padded_batches_are_measured_and_what_cannot_mask_them_says_so(tmp_path, here, report, monkeypatch):
+    def reads_all(config, with_head):
+        return contenders.PeerModel(torch.nn.Module(), torch.nn.Identity())
+
+    monkeypatch.setattr(contenders, "PEER_BUILDERS", {"lucidrains": reads_all})
+    grid = {"lengths": [16], "dense": ["sdpa"], "peers": ["lucidrains"]}
+    numbers = measure_efficiency(tiny_arguments(tmp_path / "out", **grid, batch_tokens=64, padded_share=0.5))
+    for task in ("inference", "training", "mlm"):
+        assert numbers[f"{task}_n16_linformer_k4_speedup"] > 0
+    assert not [name for name in numbers if "predicted" in name]
+    assert "50 % of them padding" in report.text
+    assert "this package takes no mask for padding" in report.text
+
+
 def test_a_run_that_was_stopped_goes_on_and_draws(tmp_path, here):
     pytest.importorskip("matplotlib", reason="figures are drawn by matplotlib, which is not installed")
     arguments = tiny_arguments(tmp_path, tasks=["inference"], dense=["sdpa"])
@@ -433,6 +459,7 @@ def test_a_model_that_fails_beside_the_others_stops_none_of_them(tmp_path, here,
         ({"dense": ["flash"]}, "--dense has 'flash'"),
         ({"peers": ["bert"]}, "--peers has 'bert'"),
         ({"dtype": "int8"}, "--dtype has 'int8'"),
+        ({"padded_share": 1.0}, "--padded_share is 1.0"),
         ({"lengths": [24, 32]}, "--lengths has 24, of which --batch_tokens = 32 is no multiple"),
         ({"lengths": [0, 32]}, "--lengths has 0"),
         ({"num_attention_heads": 3}, "`hidden_size` is 16"),
