@@ -1,8 +1,10 @@
 """Several runs side by side: a table of their numbers, and the curves of their held-out losses in one picture."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from transformers import TrainerState
@@ -16,6 +18,7 @@ from .runs import HELD_OUT, loss_curves
 logger = logging.get_logger(__name__)
 
 TEXT = "README.md"
+SEED = re.compile(r"-\d+$")
 
 
 @dataclass
@@ -29,16 +32,23 @@ class RunTableArguments:
     output_dir: str = field(metadata={"help": "A folder for the table, the picture and the record."})
     title: str = field(default="Runs", metadata={"help": "Heading of the table."})
     note: str = field(default="", metadata={"help": "What a reader must know of the runs, below the heading."})
+    over_seeds: bool = field(
+        default=False,
+        metadata={
+            "help": "Make one row of runs that repeat each other with another seed, and whose names differ in a last "
+            "number alone, as linear-1 and linear-2: the mean, and the standard deviation of a run."
+        },
+    )
 
 
-def tabulate_runs(arguments: RunTableArguments) -> dict[str, float]:
+def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
     """Write a table of several runs, with the command of each, and a picture of the losses that they logged.
 
     Args:
         arguments: Which runs, which numbers, and where to write.
 
     Returns:
-        Every number, as `run_number`.
+        Every number, as `run_number`; over seeds the mean, and the deviation as `run_number_deviation`.
 
     Raises:
         ValueError: If a folder has no record, two have one name, a record lacks a number, or the folder to write
@@ -48,15 +58,7 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float]:
     if len(set(names)) < len(names):
         raise ValueError(f"--runs are told apart by their last names, and two of {', '.join(names)} are equal.")
     records = dict(zip(names, map(read_results, arguments.runs)))
-    for name, record in records.items():
-        if missing := [number for number in arguments.numbers if number not in record["numbers"]]:
-            known = ", ".join(sorted(record["numbers"]))
-            raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {known}.")
-        if several := [number for number in arguments.numbers if isinstance(record["numbers"][number], list | str)]:
-            raise ValueError(f"{', '.join(several)} of {name} is no single number; name others in --numbers.")
-    found = {
-        name: {number: record["numbers"][number] for number in arguments.numbers} for name, record in records.items()
-    }
+    found = gather(records, arguments.numbers, arguments.over_seeds)
 
     folder = Path(arguments.output_dir)
     held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -70,13 +72,38 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float]:
     pages = [f"# {arguments.title}", arguments.note, table, "![Held-out losses](curves.png)" if curves else ""]
     pages += ["Each run, from the root of the repository:", commands(records)]
     (folder / TEXT).write_text("\n\n".join(page for page in pages if page) + "\n", encoding="utf-8")
-    numbers = {f"{name}_{number}": value for name, row in found.items() for number, value in row.items()}
+    numbers = {}
+    for name, row in found.items():
+        for number, values in row.items():
+            numbers[f"{name}_{number}"] = mean(values) if values else None
+            numbers |= {f"{name}_{number}_deviation": stdev(values)} if len(values) > 1 else {}
     about = {
         "runs": {name: {"command": record["command"], "commit": record["commit"]} for name, record in records.items()}
     }
     write_results(folder, numbers, (arguments,), about)
     logger.info(f"{table}\n\nTable, picture and record lie in {folder}.")
     return numbers
+
+
+def gather(
+    records: Mapping[str, Mapping[str, Any]], numbers: list[str], over_seeds: bool
+) -> dict[str, dict[str, list[float]]]:
+    """Return the numbers of each row: one of each run, or one of each seed, without those that are undefined.
+
+    Raises:
+        ValueError: If a record lacks a number.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, record in records.items():
+        known = record["numbers"]
+        if missing := [number for number in numbers if number not in known]:
+            raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {', '.join(sorted(known))}.")
+        if several := [number for number in numbers if isinstance(known[number], list | str)]:
+            raise ValueError(f"{', '.join(several)} of {name} is no single number; name others in --numbers.")
+        row = found.setdefault(SEED.sub("", name) if over_seeds else name, {})
+        for number in numbers:
+            row.setdefault(number, []).extend([] if known[number] is None else [known[number]])
+    return found
 
 
 def held_out_curves(runs: list[str]) -> dict[str, list[tuple[float, float]]]:
@@ -93,17 +120,24 @@ def held_out_curves(runs: list[str]) -> dict[str, list[tuple[float, float]]]:
     return curves
 
 
-def write_table(found: Mapping[str, Mapping[str, float]]) -> str:
-    """Write numbers as a table in Markdown, a run in each row."""
+def write_table(found: Mapping[str, Mapping[str, list[float]]]) -> str:
+    """Write numbers as a table in Markdown: in each row a run, or those that repeat each other."""
     columns = list(next(iter(found.values())))
     rows = [["run", *(column.replace("_", " ") for column in columns)], ["---"] * (1 + len(columns))]
-    rows += [[name, *(written(row[column]) for column in columns)] for name, row in found.items()]
+    rows += [[name, *(spread(row[column]) for column in columns)] for name, row in found.items()]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def written(value: float | None) -> str:
+def spread(values: list[float]) -> str:
+    """Write a number, or the mean and the standard deviation of several."""
+    if not values:
+        return ""
+    return written(mean(values)) + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
+
+
+def written(value: float) -> str:
     """Write a number with four digits, at least those before the point."""
-    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def commands(records: Mapping[str, Mapping[str, Any]]) -> str:

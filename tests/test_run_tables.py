@@ -1,6 +1,7 @@
 """Several runs side by side, as a table, a picture and a record."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,19 @@ def test_the_table_has_a_row_and_the_command_of_each_run(runs, tmp_path):
     record = json.loads((tmp_path / "out" / "results.json").read_text())
     assert record["numbers"] == numbers
     assert record["about"]["runs"]["dense"]["commit"] == "abc"
+
+
+def test_runs_that_repeat_each_other_become_one_row(runs, tmp_path):
+    repeated = []
+    for run, name in zip(runs, ("linear-1", "linear-2")):
+        repeated.append(str(Path(run).rename(tmp_path / "runs" / name)))
+    numbers = tabulate_runs(table_of(repeated, tmp_path / "out", over_seeds=True))
+    assert numbers == {"linear_perplexity": 47.5, "linear_perplexity_deviation": pytest.approx(12.5**0.5)}
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "| linear | 47.5 ± 3.5 |" in text
+    assert text.count("python scripts/run_mlm.py") == 2
+    apart = tabulate_runs(table_of(repeated, tmp_path / "out"))
+    assert apart == {"linear-1_perplexity": 50.0, "linear-2_perplexity": 45.0}
 
 
 def test_runs_without_curves_make_no_picture(runs, tmp_path):
