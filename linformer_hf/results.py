@@ -94,10 +94,14 @@ def write_results(
         "versions": {"python": platform.python_version(), **installed_versions()},
         "commit": commit(),
     }
-    file = Path(folder) / FILE_NAME
+    return write_json(Path(folder) / FILE_NAME, record, indent=2)
+
+
+def write_json(file: Path, content: Mapping[str, Any], indent: int | None = None) -> Path:
+    """Write a JSON object, so that a reader finds the old one or the new one, and never half of one."""
     unfinished = file.with_suffix(".json.part")
-    unfinished.write_text(json.dumps(record, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
-    os.replace(unfinished, file)  # a reader finds the old record or the new one, never half of one
+    unfinished.write_text(json.dumps(content, indent=indent, sort_keys=True, default=str) + "\n", encoding="utf-8")
+    os.replace(unfinished, file)
     return file
 
 

@@ -31,7 +31,7 @@ from .low_rank import (
     token_maps,
 )
 from .plots import plot_spectrum
-from .results import Stopwatch, model_facts, write_results
+from .results import Stopwatch, model_facts, write_json, write_results
 from .runs import LoadingArguments, check_length, check_tokenizer
 from .texts import TextArguments, load_texts
 
@@ -321,13 +321,6 @@ def summarize(means: Sums, rank: int, share: float) -> dict[str, Any]:
 def rounded(numbers: Any) -> Any:
     """Round nested lists of numbers to what a figure can show."""
     return [rounded(number) for number in numbers] if isinstance(numbers, list) else round(numbers, DIGITS)
-
-
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object, whole or not at all."""
-    unfinished = file.with_suffix(".json.part")
-    unfinished.write_text(json.dumps(content, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(unfinished, file)
 
 
 def at_rank(spectrum: Mapping[str, Any], name: str) -> list[float]:
