@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.utils import logging
 
 from .configuration_linformer import LinformerConfig
-from .dense import FAMILIES, check_convertible, head_of, module_names, our_class, translate_config
+from .dense import FAMILIES, check_convertible, dense_head, module_names, our_class, translate_config
 from .hub import AUTO_CLASSES, export, pipeline_tag
 from .low_rank import recommend
 from .modeling_linformer import LinformerPreTrainedModel
@@ -30,7 +30,7 @@ REPORT = "conversion.json"
 POSITION_GROWTHS = ("tile", "interpolate")
 
 # What `--head` may be, and the pipeline that the converted model serves.
-HEADS = {
+HEAD_PIPELINES = {
     "none": "feature-extraction",
     "masked_lm": "fill-mask",
     "sequence_classification": "text-classification",
@@ -50,7 +50,7 @@ class ConversionArguments:
     output_dir: str = field(metadata={"help": "Where the Linformer goes; a new or empty folder."})
     head: str | None = field(
         default=None,
-        metadata={"help": f"Which head it gets: {', '.join(HEADS)}. By default the head of the checkpoint."},
+        metadata={"help": f"Which head it gets: {', '.join(HEAD_PIPELINES)}. By default the head of the checkpoint."},
     )
     max_seq_length: int | None = field(
         default=None, metadata={"help": "n, the longest input in tokens. By default the dense encoder's own."}
@@ -156,7 +156,7 @@ def convert_model(
     ):
         if value not in allowed:
             raise ValueError(f"`{name}` is {value!r}; it must be one of {', '.join(allowed)}.")
-    head = head_of(type(dense).__name__, FAMILIES[dense.config.model_type])
+    head = dense_head(type(dense).__name__, FAMILIES[dense.config.model_type])
     token_types = getattr(dense.base_model.embeddings, "token_type_embeddings", None)
     config = translate_config(
         dense.config,
@@ -326,9 +326,9 @@ def class_to_load(config: PreTrainedConfig, head: str | None) -> str:
         if hasattr(transformers, saved):
             return saved
         head = "none"
-    if head not in HEADS:
-        raise ValueError(f"--head is {head!r}; it must be one of {', '.join(HEADS)}.")
-    mapping = getattr(transformers, AUTO_CLASSES[HEADS[head]])._model_mapping
+    if head not in HEAD_PIPELINES:
+        raise ValueError(f"--head is {head!r}; it must be one of {', '.join(HEAD_PIPELINES)}.")
+    mapping = getattr(transformers, AUTO_CLASSES[HEAD_PIPELINES[head]])._model_mapping
     return mapping[type(config)].__name__ if type(config) in mapping else "PreTrainedModel"
 
 

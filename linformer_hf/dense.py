@@ -228,13 +228,13 @@ FAMILIES = {
 }
 
 
-def head_of(class_name: str, family: Family) -> str:
+def dense_head(class_name: str, family: Family) -> str:
     """Return the end of a dense class's name that a Linformer has a head for, or "Model" for the bare encoder."""
     return next((head for head in family.heads if class_name.endswith(head)), "Model")
 
 
 def our_class(head: str) -> type[LinformerPreTrainedModel]:
-    """Return the class of ours that has a head, as from `head_of`."""
+    """Return the class of ours that has a head, as from `dense_head`."""
     return OUR_CLASSES.get(head, LinformerModel)
 
 
@@ -245,7 +245,7 @@ def module_names(dense: PreTrainedModel) -> Names:
         The path of the module in the dense model to its path in ours.
     """
     family = FAMILIES[dense.config.model_type]
-    head = head_of(type(dense).__name__, family)
+    head = dense_head(type(dense).__name__, family)
     theirs = "" if dense.base_model is dense else f"{family.body}."
     ours = "" if our_class(head) is LinformerModel else "linformer."
     body = {f"embeddings.{name}": f"embeddings.{our_name}" for name, our_name in EMBEDDINGS.items()}
@@ -261,7 +261,7 @@ def translate_config(config: PreTrainedConfig, head: str, **fields: Any) -> Linf
 
     Args:
         config: The dense configuration.
-        head: As from `head_of`.
+        head: As from `dense_head`.
         **fields: Fields of a Linformer that win over what is translated.
     """
     family = FAMILIES[config.model_type]
@@ -317,7 +317,7 @@ def refusal(config: PreTrainedConfig, class_name: str) -> str | None:
 def head_refusal(config: PreTrainedConfig, class_name: str) -> str | None:
     """Return why the head of a dense model cannot be taken over, or None if it can."""
     family = FAMILIES[config.model_type]
-    head = head_of(class_name, family)
+    head = dense_head(class_name, family)
     fixed = family.masked_lm_activation
     if head == "ForMaskedLM" and fixed is not None and config.hidden_act != fixed:
         return (

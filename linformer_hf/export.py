@@ -50,7 +50,7 @@ except ImportError as error:
 
 logger = logging.get_logger(__name__)
 
-HEADS = (
+CLASSES = (
     LinformerModel,
     LinformerForMaskedLM,
     LinformerForSequenceClassification,
@@ -178,7 +178,7 @@ def load_linformer(name: str) -> LinformerPreTrainedModel:
     if config.model_type != "linformer":
         raise ValueError(f"{name} holds a {config.model_type}, not a Linformer; name a folder that holds one.")
     named = (config.architectures or ["no head"])[0]
-    head = next((head for head in HEADS if head.__name__ == named), None)
+    head = next((head for head in CLASSES if head.__name__ == named), None)
     if head is None:
         raise ValueError(f"`architectures` in the config.json of {name} names {named}; save the model anew.")
     return head.from_pretrained(name, dtype=torch.float32, attn_implementation="sdpa")
