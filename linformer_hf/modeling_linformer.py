@@ -9,9 +9,9 @@ The choices that make it different from RoBERTa, whose block it otherwise is:
 - real tokens count their positions 0, 1, 2, ... and padding reads a column of zeros: no mask reaches the attention;
 - the T real tokens of a padded batch pass through all but the attention as one text, `(1, T, M)`.
 
-Letters: B batch, H heads, N tokens, K slots, D width of one head, M model width (H * D), W tokens of a window,
-C channels, V vocabulary, L labels, T real tokens of a padded batch. n and k are the paper's: the longest input, and
-the slots it is compressed into.
+Letters: B batch, H heads, N tokens, K slots, D width of one head, M model width (H * D), I width of the MLP, W tokens
+of a window, C channels, V vocabulary, L labels, T real tokens of a padded batch. n and k are the paper's: the longest
+input, and the slots it is compressed into.
 """
 
 import copy
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
@@ -399,7 +400,11 @@ class LinformerAttention(nn.Module):
 
 
 class LinformerMLP(nn.Module):
-    """Two linear maps with an activation between, for each token on its own."""
+    """Two linear maps with an activation between, for each token on its own.
+
+    In training the activation, the largest of what a layer would keep for its gradients, is computed twice instead:
+    hooks on it run twice, and the transforms of `torch.func` want evaluation mode.
+    """
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
@@ -408,14 +413,19 @@ class LinformerMLP(nn.Module):
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not self.repeats_activation(hidden_states):
             return self.output(self.activation(self.intermediate(hidden_states)))
-        # what is activated, a quarter of all that a layer would keep for its gradients, is computed again instead
-        return checkpoint(self.activate_and_map, self.intermediate(hidden_states), use_reentrant=False)
+        weights = dict(self.output.named_parameters())  # a functional call takes its own back before the backward pass
+        return checkpoint(self.activate_and_map, self.intermediate(hidden_states), weights, use_reentrant=False)
 
-    def activate_and_map(self, inner: torch.Tensor) -> torch.Tensor:
-        """Activate `(B, N, I)`, and map it to `(B, N, M)`."""
-        return self.output(self.activation(inner))
+    def activate_and_map(self, inner: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Activate `(B, N, I)`, and map it to `(B, N, M)` with the weights of the output."""
+        return functional_call(self.output, weights, (self.activation(inner),))
+
+    def repeats_activation(self, hidden_states: torch.Tensor) -> bool:
+        """Tell whether the backward pass computes what is activated again: in training, where it would be kept."""
+        is_learned = any(weight.requires_grad for weight in self.output.parameters())
+        return self.training and torch.is_grad_enabled() and is_learned and not is_recorded(hidden_states)
 
 
 class LinformerLayer(GradientCheckpointingLayer):

@@ -46,7 +46,7 @@ EXTRAS = {
     "track": {"tensorboard", "trackio"},
 }
 SCRIPTS_MAY_TAKE = {"HfArgumentParser", "TrainingArguments"}
-MOST_LINES = {"modeling_linformer": 985}
+MOST_LINES = {"modeling_linformer": 995}
 MOST_LINES_OF_A_ROOM = 400
 MOST_LINES_OF_A_FUNCTION = 60
 

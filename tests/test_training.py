@@ -102,6 +102,37 @@ def test_every_trainable_weight_gets_a_gradient(task, projection_type, projectio
         assert gradient.any() or name.endswith("bias"), name
 
 
+def test_weights_of_a_functional_call_get_their_own_gradients():
+    """The activation is computed again when the module has its own weights back."""
+    model, other = (tiny_model(LinformerForMaskedLM, attn_implementation="eager").train() for _ in range(2))
+    for weight in other.parameters():
+        weight.data += 0.1 * torch.randn_like(weight)
+    inputs = {"input_ids": random_ids(3, 19), "labels": random_ids(3, 19)}
+    loss, expected = loss_and_gradients(other, **inputs)
+    weights = {name: weight.detach().requires_grad_() for name, weight in other.named_parameters()}
+    called = torch.func.functional_call(model, weights, (), inputs).loss
+    found = dict(zip(weights, torch.autograd.grad(called, weights.values())))
+    assert torch.equal(called.detach(), loss)
+    assert_same_tensors(found, expected, what="gradient of")
+    transformed = torch.func.grad(lambda given: torch.func.functional_call(model, given, (), inputs).loss)
+    model.eval()  # saved tensors cannot be exchanged within a transform
+    assert_same_tensors(transformed(weights), expected, what="gradient of")
+
+
+def test_a_frozen_output_repeats_nothing():
+    model = tiny_model(LinformerForMaskedLM).train()
+    calls = []
+    for layer in model.linformer.layers:
+        layer.mlp.activation.register_forward_hook(lambda *_: calls.append(1))
+    ids = random_ids(3, 19)
+    for is_learned in (True, False):
+        for layer in model.linformer.layers:
+            layer.mlp.output.requires_grad_(is_learned)
+        calls.clear()
+        model(ids, labels=ids).loss.backward()
+        assert len(calls) == (2 if is_learned else 1) * len(model.linformer.layers)
+
+
 @for_kinds(KINDS)
 @pytest.mark.parametrize("use_reentrant", [True, False], ids=["reentrant", "non-reentrant"])
 def test_recomputed_activations_give_the_same_gradients(projection_type, projection_sharing, use_reentrant):
