@@ -41,7 +41,13 @@ class HostModel(nn.Module):
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss."""
+        """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss.
+
+        Raises:
+            ValueError: If there is a mask that the model would not heed.
+        """
+        if attention_mask is not None and self.model.config.model_type == "fnet":
+            raise ValueError("FNet takes no mask for padding")
         if labels is None:
             return self.model(input_ids, attention_mask=attention_mask).last_hidden_state
         return self.model(input_ids, attention_mask=attention_mask, labels=labels).loss
@@ -281,11 +287,23 @@ def make_inputs(
 def padding_mask(batch_size: int, num_tokens: int, padded_share: float) -> torch.Tensor:
     """Return the mask of texts of many lengths, the last of them the longest, whose padding is a share of the batch.
 
-    Lengths are a power of evenly spread numbers up to 1, whose mean is then what is left beside the share.
+    Lengths beside the longest are a power of evenly spread numbers below 1, whose mean is what is left for them.
 
     Returns:
         1 for a real token and 0 for padding, `(B, N)`.
+
+    Raises:
+        ValueError: If the share is none, or the batch has too few texts for so much padding.
     """
-    spread = torch.arange(1, batch_size + 1, dtype=torch.float64) / batch_size
-    lengths = (num_tokens * spread ** (padded_share / (1 - padded_share))).ceil()
+    if not 0 <= padded_share < 1:
+        raise ValueError(f"The share of padding is {padded_share}; it must be 0 or more, and below 1.")
+    others = batch_size - 1
+    left = batch_size * (1 - padded_share) - 1
+    if padded_share and left <= 0:
+        raise ValueError(
+            f"Of {batch_size} texts of up to {num_tokens} tokens no share of {padded_share} can be padding, as the "
+            "longest has none; take more texts a batch."
+        )
+    spread = ((torch.arange(others, dtype=torch.float64) + 0.5) / others) ** (others / left - 1 if others else 0)
+    lengths = torch.cat([(num_tokens * spread).round().clamp(min=1), torch.tensor([num_tokens])])
     return (torch.arange(num_tokens) < lengths[:, None]).long()

@@ -55,8 +55,8 @@ class ConversionArguments:
     max_seq_length: int | None = field(
         default=None, metadata={"help": "n, the longest input in tokens. By default the dense encoder's own."}
     )
-    projected_length: list[int] = field(
-        default_factory=lambda: [128], metadata={"help": "k, the slots: one number, or one for each layer."}
+    projected_length: list[int] | None = field(
+        default=None, metadata={"help": "k, the slots: one number, or one for each layer. By default 128."}
     )
     spectrum_file: str | None = field(
         default=None,
@@ -65,8 +65,8 @@ class ConversionArguments:
     energy: float | None = field(
         default=None,
         metadata={
-            "help": "In place of --projected_length: the smallest k of each layer that keeps this share of the energy "
-            "of its attention maps, as 0.95."
+            "help": "In place of --projected_length: in each layer the fewest slots, in eights, with which maps of "
+            "that rank can keep this share of the energy, as 0.95; where layers share a matrix, the most of these."
         },
     )
     projection_sharing: str = field(
@@ -254,7 +254,7 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     )
     report.left_out += sorted(loading["unexpected_keys"])
     if arguments.energy is not None:
-        report.notes.append(f"Slots: {lengths}, which keep {100 * arguments.energy:g} % of the energy of each layer.")
+        report.notes.append(f"Slots: {lengths}, for {100 * arguments.energy:g} % of the energy of each layer's maps.")
     tokenizer = load_tokenizer(arguments, model)
 
     numbers = {"tensors_copied": len(report.copied), "tensors_new": len(report.new), **watch.read()}
@@ -271,23 +271,40 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
 
 
 def choose_lengths(arguments: ConversionArguments) -> list[int]:
-    """Return k as it was given, or for each layer the one that a spectrum asks for.
+    """Return k as it was given, or the one that a spectrum asks for.
 
     Raises:
-        ValueError: If k is asked for in two ways or by half, or the file is no spectrum.
+        ValueError: If k is asked for in two ways or by half, the file is no spectrum, or it says nothing of this
+            Linformer.
     """
     file, energy = arguments.spectrum_file, arguments.energy
     if file is None and energy is None:
-        return arguments.projected_length
+        return arguments.projected_length or [128]
+    if energy is not None and not 0 < energy <= 1:
+        raise ValueError(f"--energy is {energy}; it must be above 0 and at most 1.")
     if file is None or energy is None:
         raise ValueError("--spectrum_file and --energy choose k together; give both, or --projected_length.")
-    if arguments.projected_length != [128]:
+    if arguments.projected_length is not None:
         raise ValueError("k is given twice, by --projected_length and by --energy; give one of them.")
+    if arguments.projection_type != "linear":
+        raise ValueError(
+            f"--energy chooses the rank of a matrix; --projection_type {arguments.projection_type} has none."
+        )
     try:
-        shares = torch.tensor(json.loads(Path(file).read_text(encoding="utf-8"))["energy"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is no spectrum ({error}); scripts/analyze_spectrum.py writes one.") from error
-    return recommend(shares, energy)
+        spectrum = json.loads(Path(file).read_text(encoding="utf-8"))
+        shares, longest = torch.tensor(spectrum["energy"], dtype=torch.float64), spectrum["longest_text"]
+        lengths = recommend(shares, energy)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{file} is no spectrum to choose from ({error}); scripts/analyze_spectrum.py writes one."
+        ) from error
+    if (arguments.max_seq_length or longest) > longest:
+        raise ValueError(
+            f"{file} is of texts of {longest} tokens, and --max_seq_length is {arguments.max_seq_length}, which may "
+            "need more slots: give --projected_length."
+        )
+    # layers that share a matrix read its first rows, and fewer of them would be the beginning of a text
+    return [max(lengths)] if arguments.projection_sharing == "layerwise" else lengths
 
 
 def load_dense(arguments: ConversionArguments) -> tuple[PreTrainedModel, dict[str, Any]]:

@@ -111,8 +111,10 @@ def speedup_panel(rows: list[Row], baseline: str) -> dict[str, Points]:
     """Return the lines of a figure: how many times faster than the baseline each Linformer is, and by multiplies."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in sorted(rows, key=lambda row: row.num_tokens):
-        if row.speedup and row.predicted:
+        if row.speedup and row.model.startswith("linformer "):
             found.setdefault(f"k = {row.projected_length}", []).append((row.num_tokens, row.speedup))
-            found.setdefault(f"k = {row.projected_length}, by multiplies", []).append((row.num_tokens, row.predicted))
+            if row.predicted:
+                promised = found.setdefault(f"k = {row.projected_length}, by multiplies", [])
+                promised.append((row.num_tokens, row.predicted))
             found[baseline] = [*found.get(baseline, []), (row.num_tokens, 1.0)]
     return {label: sorted(set(points)) for label, points in found.items()}

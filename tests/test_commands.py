@@ -90,7 +90,8 @@ def save_dense_and_linear(folder):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     (folder / "spectrum").mkdir()
-    (folder / "spectrum" / "spectrum.json").write_text('{"energy": [[[0.8, 0.9, 0.99, 1.0], [0.7, 0.9, 0.99, 1.0]]]}')
+    shares = {"energy": [[[0.8, 0.9, 0.99, 1.0], [0.7, 0.9, 0.99, 1.0]]], "longest_text": 512}
+    (folder / "spectrum" / "spectrum.json").write_text(json.dumps(shares))
 
 
 @pytest.fixture(scope="session")

@@ -337,7 +337,8 @@ def checkpoint(tokenizer, tmp_path_factory):
 
 
 def convert(dense, output, projected_length=(LONGEST,), **options):
-    arguments = ConversionArguments(str(dense), str(output), projected_length=list(projected_length), **options)
+    projected_length = projected_length and list(projected_length)
+    arguments = ConversionArguments(str(dense), str(output), projected_length=projected_length, **options)
     return convert_checkpoint(arguments)
 
 
@@ -404,7 +405,7 @@ def test_a_spectrum_chooses_the_slots_of_each_layer(checkpoint, tmp_path):
     )
     file = folder / "spectrum.json"
     report = convert(
-        checkpoint, tmp_path / "out", [128], spectrum_file=str(file), energy=0.9, projection_sharing="key_value"
+        checkpoint, tmp_path / "out", None, spectrum_file=str(file), energy=0.9, projection_sharing="key_value"
     )
     shares = torch.tensor(spectrum["energy"]).mean(1)  # over heads
     fewest = [next(k for k, share in enumerate(layer, start=1) if share >= 0.9) for layer in shares.tolist()]
@@ -412,21 +413,27 @@ def test_a_spectrum_chooses_the_slots_of_each_layer(checkpoint, tmp_path):
     model = AutoModel.from_pretrained(tmp_path / "out")
     assert model.config.projected_length == asked
     assert [layer.attention.projection.weight.shape[0] for layer in model.layers] == asked
-    assert f"Slots: {asked}, which keep 90 %" in report.notes[-1]
+    assert f"Slots: {asked}, for 90 %" in report.notes[-1]
+    shared = convert(checkpoint, tmp_path / "shared", None, spectrum_file=str(file), energy=0.9)
+    assert f"Slots: [{max(asked)}]" in shared.notes[-1]
 
 
 def test_slots_are_asked_for_in_one_way(checkpoint, tmp_path):
-    no_spectrum = tmp_path / "results.json"
+    no_spectrum, short = tmp_path / "results.json", tmp_path / "spectrum.json"
     no_spectrum.write_text("{}")
+    short.write_text('{"energy": [[[0.5, 1.0]], [[0.9, 1.0]]], "longest_text": 8}')
     for options, reason in (
         ({"energy": 0.9}, "give both"),
         ({"spectrum_file": "spectrum.json"}, "give both"),
         ({"energy": 0.9, "spectrum_file": "spectrum.json", "projected_length": [5]}, "k is given twice"),
         ({"energy": 0.9, "spectrum_file": str(tmp_path / "missing.json")}, "is no spectrum"),
         ({"energy": 0.9, "spectrum_file": str(no_spectrum)}, "is no spectrum"),
+        ({"energy": 0.9, "spectrum_file": str(short), "projection_type": "mean_pool"}, "mean_pool has none"),
+        ({"energy": 0.9, "spectrum_file": str(short), "max_seq_length": 16}, "is of texts of 8 tokens"),
+        ({"energy": 1.5, "spectrum_file": str(short)}, "--energy is 1.5; it must be"),
     ):
         with pytest.raises(ValueError, match=reason):
-            convert(checkpoint, tmp_path / "out", **{"projected_length": [128], **options})
+            convert(checkpoint, tmp_path / "out", **{"projected_length": None, **options})
     assert not (tmp_path / "out").exists()
 
 

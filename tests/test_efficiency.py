@@ -214,7 +214,6 @@ def test_steps_take_turns():
     assert {name: len(times) for name, times in seconds.items()} == {"ours": 3, "dense": 3}
 
 
-@pytest.mark.skipif(not measuring.STATUS.is_file(), reason="only Linux lets a process forget its highest peak")
 def peak_after_a_larger_one():
     torch.ones(2**26)  # 256 MiB, freed at once
     held = torch.ones(2**22)
@@ -233,6 +232,7 @@ def peak_of_one_after_many():
     return {"peak": peak_bytes(step, CPU)}
 
 
+@pytest.mark.skipif(not measuring.STATUS.is_file(), reason="only Linux lets a process forget its highest peak")
 def test_the_peak_is_that_of_the_step_and_not_of_what_was_before():
     assert 60 * 2**20 < in_own_process(peak_after_a_larger_one)["peak"] < 100 * 2**20
 
@@ -402,7 +402,7 @@ def test_padding_is_a_share_of_the_batch_and_has_no_labels():
     mask = inputs["attention_mask"]
     lengths = mask.sum(-1)
     assert lengths.max() == 100 and lengths.unique().numel() > 30
-    assert 1 - mask.float().mean().item() == pytest.approx(0.6, abs=0.02)
+    assert 1 - mask.float().mean().item() == pytest.approx(0.6, abs=0.01)
     assert torch.equal(mask, (torch.arange(100) < lengths[:, None]).long())
     is_labelled = inputs["labels"] != -100
     assert is_labelled.any() and not (is_labelled & (mask == 0)).any()
@@ -459,7 +459,8 @@ def test_a_model_that_fails_beside_the_others_stops_none_of_them(tmp_path, here,
         ({"dense": ["flash"]}, "--dense has 'flash'"),
         ({"peers": ["bert"]}, "--peers has 'bert'"),
         ({"dtype": "int8"}, "--dtype has 'int8'"),
-        ({"padded_share": 1.0}, "--padded_share is 1.0"),
+        ({"padded_share": 1.0}, "The share of padding is 1.0"),
+        ({"padded_share": 0.5}, "Of 2 texts of up to 16 tokens no share of 0.5 can be padding"),
         ({"lengths": [24, 32]}, "--lengths has 24, of which --batch_tokens = 32 is no multiple"),
         ({"lengths": [0, 32]}, "--lengths has 0"),
         ({"num_attention_heads": 3}, "`hidden_size` is 16"),
