@@ -94,13 +94,13 @@ def write_results(
         "versions": {"python": platform.python_version(), **installed_versions()},
         "commit": commit(),
     }
-    return write_json(Path(folder) / FILE_NAME, record, indent=2)
+    return write_json(Path(folder) / FILE_NAME, record, indent=2, default=str)
 
 
-def write_json(file: Path, content: Mapping[str, Any], indent: int | None = None) -> Path:
+def write_json(file: Path, content: Mapping[str, Any], **options: Any) -> Path:
     """Write a JSON object, so that a reader finds the old one or the new one, and never half of one."""
     unfinished = file.with_suffix(".json.part")
-    unfinished.write_text(json.dumps(content, indent=indent, sort_keys=True, default=str) + "\n", encoding="utf-8")
+    unfinished.write_text(json.dumps(content, sort_keys=True, **options) + "\n", encoding="utf-8")
     os.replace(unfinished, file)
     return file
 

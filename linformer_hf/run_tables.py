@@ -1,5 +1,6 @@
 """Several runs side by side: a table of their numbers, and the curves of their held-out losses in one picture."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ logger = logging.get_logger(__name__)
 
 TEXT = "README.md"
 SEED = re.compile(r"-\d+$")
+OF_A_SEED = ("seed", "data_seed", "run_name")
 
 
 @dataclass
@@ -75,8 +77,9 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
     numbers = {}
     for name, row in found.items():
         for number, values in row.items():
-            numbers[f"{name}_{number}"] = mean(values) if values else None
-            numbers |= {f"{name}_{number}_deviation": stdev(values)} if len(values) > 1 else {}
+            finite = [value for value in values if value is not None]
+            numbers[f"{name}_{number}"] = mean(finite) if finite else None
+            numbers |= {f"{name}_{number}_deviation": stdev(finite)} if len(finite) > 1 else {}
     about = {
         "runs": {name: {"command": record["command"], "commit": record["commit"]} for name, record in records.items()}
     }
@@ -87,23 +90,35 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
 
 def gather(
     records: Mapping[str, Mapping[str, Any]], numbers: list[str], over_seeds: bool
-) -> dict[str, dict[str, list[float]]]:
-    """Return the numbers of each row: one of each run, or one of each seed, without those that are undefined.
+) -> dict[str, dict[str, list[float | None]]]:
+    """Return the numbers of each row: one of each run, or one of each seed; None where a run has none that is finite.
 
     Raises:
-        ValueError: If a record lacks a number.
+        ValueError: If a record lacks a number, or runs that would share a row are no repeats.
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    found: dict[str, dict[str, list[float | None]]] = {}
+    settings: dict[str, dict[str, str]] = {}
     for name, record in records.items():
         known = record["numbers"]
         if missing := [number for number in numbers if number not in known]:
             raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {', '.join(sorted(known))}.")
         if several := [number for number in numbers if isinstance(known[number], list | str)]:
             raise ValueError(f"{', '.join(several)} of {name} is no single number; name others in --numbers.")
-        row = found.setdefault(SEED.sub("", name) if over_seeds else name, {})
+        row = SEED.sub("", name) if over_seeds else name
+        own = setting(record)
+        for argument in sorted(own.items() ^ settings.setdefault(row, own).items()):
+            raise ValueError(f"{name} differs in {argument[0]}, and not in its seed alone, from others named {row}.")
         for number in numbers:
-            row.setdefault(number, []).extend([] if known[number] is None else [known[number]])
+            value = known[number]
+            is_finite = value is not None and math.isfinite(value)
+            found.setdefault(row, {}).setdefault(number, []).append(value if is_finite else None)
     return found
+
+
+def setting(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a run was given besides its seed; a folder that ends in the seed's number counts without it."""
+    given = {name: value for name, value in record.get("arguments", {}).items() if name not in OF_A_SEED}
+    return {name: SEED.sub("", value) if isinstance(value, str) else repr(value) for name, value in given.items()}
 
 
 def held_out_curves(runs: list[str]) -> dict[str, list[tuple[float, float]]]:
@@ -120,7 +135,7 @@ def held_out_curves(runs: list[str]) -> dict[str, list[tuple[float, float]]]:
     return curves
 
 
-def write_table(found: Mapping[str, Mapping[str, list[float]]]) -> str:
+def write_table(found: Mapping[str, Mapping[str, list[float | None]]]) -> str:
     """Write numbers as a table in Markdown: in each row a run, or those that repeat each other."""
     columns = list(next(iter(found.values())))
     rows = [["run", *(column.replace("_", " ") for column in columns)], ["---"] * (1 + len(columns))]
@@ -128,16 +143,18 @@ def write_table(found: Mapping[str, Mapping[str, list[float]]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def spread(values: list[float]) -> str:
-    """Write a number, or the mean and the standard deviation of several."""
-    if not values:
-        return ""
-    return written(mean(values)) + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
+def spread(values: list[float | None]) -> str:
+    """Write a number, or the mean and the standard deviation of several, and how many there are if some are not."""
+    finite = [value for value in values if value is not None]
+    parts = [written(mean(finite))] if finite else []
+    parts += [f"± {written(stdev(finite), 2)}"] if len(finite) > 1 else []
+    parts += [f"({len(finite)} of {len(values)})"] if len(finite) < len(values) > 1 else []
+    return " ".join(parts)
 
 
-def written(value: float) -> str:
-    """Write a number with four digits, at least those before the point."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def written(value: float, digits: int = 4) -> str:
+    """Write a number with so many digits, and at least all those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def commands(records: Mapping[str, Mapping[str, Any]]) -> str:

@@ -57,6 +57,33 @@ def test_runs_that_repeat_each_other_become_one_row(runs, tmp_path):
     assert apart == {"linear-1_perplexity": 50.0, "linear-2_perplexity": 45.0}
 
 
+def test_a_seed_that_failed_is_seen_in_the_table(runs, tmp_path):
+    repeated = []
+    for number, value in enumerate((12345.0, 12545.0, None, float("inf")), start=1):
+        folder = tmp_path / "repeats" / f"linear-{number}"
+        folder.mkdir(parents=True)
+        (folder / "results.json").write_text(
+            json.dumps({"command": "python", "commit": "abc", "numbers": {"speed": value}})
+        )
+        repeated.append(str(folder))
+    numbers = tabulate_runs(table_of(repeated, tmp_path / "out", over_seeds=True, numbers=["speed"]))
+    assert numbers == {"linear_speed": 12445.0, "linear_speed_deviation": pytest.approx(20000**0.5)}
+    assert "| linear | 12,445 ± 141 (2 of 4) |" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_runs_that_differ_in_more_than_their_seed_share_no_row(runs, tmp_path):
+    repeated = []
+    for run, number in zip(runs, (16, 32)):
+        folder = Path(run).rename(tmp_path / "runs" / f"layerwise-{number}")
+        record = json.loads((folder / "results.json").read_text())
+        arguments = {"output_dir": f"runs/layerwise-{number}", "seed": number, "projected_length": [number]}
+        (folder / "results.json").write_text(json.dumps(record | {"arguments": arguments}))
+        repeated.append(str(folder))
+    with pytest.raises(ValueError, match="layerwise-32 differs in projected_length, and not in its seed alone"):
+        tabulate_runs(table_of(repeated, tmp_path / "out", over_seeds=True))
+    assert len(tabulate_runs(table_of(repeated, tmp_path / "out"))) == 2
+
+
 def test_runs_without_curves_make_no_picture(runs, tmp_path):
     for run in runs:
         (tmp_path / run / "trainer_state.json").unlink()
