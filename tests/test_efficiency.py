@@ -184,7 +184,7 @@ def test_every_contender_reads_the_same_and_learns(name, with_head):
     config = tiny_config(intermediate_size=64, num_hidden_layers=3)
     model = build(name, config, with_head)
     input_ids = random_ids(2, 32)
-    outputs = model(input_ids, labels_for(input_ids)) if with_head else model(input_ids)
+    outputs = model(input_ids, labels=labels_for(input_ids)) if with_head else model(input_ids)
     assert outputs.shape == (torch.Size([]) if with_head else (2, 32, 16))
     outputs.sum().backward()
     layers = max(len(module) for module in model.modules() if isinstance(module, torch.nn.ModuleList))
