@@ -322,7 +322,7 @@ def draw_line(
 def label_ends(axes: Axes, lines: Sequence[Line2D]) -> None:
     """Write each line's label behind its last point, or before it where other lines go on.
 
-    Labels that would overlap move up or down.
+    Labels that would overlap move up or down, and stay beside the axes while there is room.
     """
     ends = [to_axes_fraction(axes, line.get_xydata()[-1]) for line in lines]
     right = max((x for x, _ in ends), default=0.0)
@@ -332,7 +332,7 @@ def label_ends(axes: Axes, lines: Sequence[Line2D]) -> None:
     for x, column in columns.items():
         column.sort()
         heights = spread([y for y, _ in column], LABEL_HEIGHT)
-        excess = max(0.0, heights[-1] - 1)
+        excess = max(0.0, heights[-1] - 1) or min(0.0, heights[0])
         side = "left" if x == right else "right"
         for (_, index), height in zip(column, heights):
             write(axes, lines[index].get_label(), (x, height - excess), lines[index].get_color(), side)

@@ -153,6 +153,16 @@ def test_labels_are_spread_no_further_than_they_must():
     assert math.isclose(moved[:4].mean(), 0.155)
 
 
+@pytest.mark.parametrize("end", [0.0, 1.0])
+def test_labels_of_lines_that_end_together_stay_beside_the_axes(end):
+    curves = {f"run {index}": [(0, 1 - end), (1, end + index / 1000)] for index in range(10)}
+    figure = draw_curves(curves, "Step", "Loss")
+    (axes,) = figure.axes
+    heights = [text.xy[1] for text in axes.texts if text.get_text() in curves]
+    assert len(heights) == 10
+    assert min(heights) > -1e-9 and max(heights) < 1 + 1e-9
+
+
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, plots.__name__)
