@@ -36,21 +36,14 @@ class HostModel(nn.Module):
         self.model = model
 
     def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **mask: torch.Tensor
     ) -> torch.Tensor:
-        """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss.
-
-        Raises:
-            ValueError: If there is a mask that the model would not heed.
-        """
-        if attention_mask is not None and self.model.config.model_type == "fnet":
+        """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss; takes `attention_mask`."""
+        if mask and self.model.config.model_type == "fnet":
             raise ValueError("FNet takes no mask for padding")
         if labels is None:
-            return self.model(input_ids, attention_mask=attention_mask).last_hidden_state
-        return self.model(input_ids, attention_mask=attention_mask, labels=labels).loss
+            return self.model(input_ids, **mask).last_hidden_state
+        return self.model(input_ids, labels=labels, **mask).loss
 
 
 class PeerModel(nn.Module):
@@ -62,17 +55,10 @@ class PeerModel(nn.Module):
         self.model.to_logits = head
 
     def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **mask: torch.Tensor
     ) -> torch.Tensor:
-        """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss.
-
-        Raises:
-            ValueError: If there is a mask.
-        """
-        if attention_mask is not None:
+        """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss; refuses a mask."""
+        if mask:
             raise ValueError("this package takes no mask for padding")
         outputs = self.model(input_ids)
         return outputs if labels is None else F.cross_entropy(outputs.float().flatten(0, 1), labels.flatten())

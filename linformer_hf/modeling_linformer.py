@@ -424,8 +424,9 @@ class LinformerMLP(nn.Module):
 
     def repeats_activation(self, hidden_states: torch.Tensor) -> bool:
         """Tell whether the backward pass computes what is activated again: in training, where it would be kept."""
-        is_learned = any(weight.requires_grad for weight in self.output.parameters())
-        return self.training and torch.is_grad_enabled() and is_learned and not is_recorded(hidden_states)
+        if not (self.training and torch.is_grad_enabled()) or is_recorded(hidden_states):
+            return False
+        return any(weight.requires_grad for weight in self.output.parameters())
 
 
 class LinformerLayer(GradientCheckpointingLayer):

@@ -77,7 +77,7 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
     numbers = {}
     for name, row in found.items():
         for number, values in row.items():
-            finite = [value for value in values if value is not None]
+            finite = known(values)
             numbers[f"{name}_{number}"] = mean(finite) if finite else None
             numbers |= {f"{name}_{number}_deviation": stdev(finite)} if len(finite) > 1 else {}
     about = {
@@ -99,17 +99,19 @@ def gather(
     found: dict[str, dict[str, list[float | None]]] = {}
     settings: dict[str, dict[str, str]] = {}
     for name, record in records.items():
-        known = record["numbers"]
-        if missing := [number for number in numbers if number not in known]:
-            raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {', '.join(sorted(known))}.")
-        if several := [number for number in numbers if isinstance(known[number], list | str)]:
+        own_numbers = record["numbers"]
+        if missing := [number for number in numbers if number not in own_numbers]:
+            there = ", ".join(sorted(own_numbers))
+            raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {there}.")
+        if several := [number for number in numbers if isinstance(own_numbers[number], list | str)]:
             raise ValueError(f"{', '.join(several)} of {name} is no single number; name others in --numbers.")
         row = SEED.sub("", name) if over_seeds else name
         own = setting(record)
-        for argument in sorted(own.items() ^ settings.setdefault(row, own).items()):
-            raise ValueError(f"{name} differs in {argument[0]}, and not in its seed alone, from others named {row}.")
+        if differing := own.items() ^ settings.setdefault(row, own).items():
+            argument, _ = min(differing)
+            raise ValueError(f"{name} differs in {argument}, and not in its seed alone, from others named {row}.")
         for number in numbers:
-            value = known[number]
+            value = own_numbers[number]
             is_finite = value is not None and math.isfinite(value)
             found.setdefault(row, {}).setdefault(number, []).append(value if is_finite else None)
     return found
@@ -143,9 +145,14 @@ def write_table(found: Mapping[str, Mapping[str, list[float | None]]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def known(values: list[float | None]) -> list[float]:
+    """Return the numbers among those of a row."""
+    return [value for value in values if value is not None]
+
+
 def spread(values: list[float | None]) -> str:
     """Write a number, or the mean and the standard deviation of several, and how many there are if some are not."""
-    finite = [value for value in values if value is not None]
+    finite = known(values)
     parts = [written(mean(finite))] if finite else []
     parts += [f"± {written(stdev(finite), 2)}"] if len(finite) > 1 else []
     parts += [f"({len(finite)} of {len(values)})"] if len(finite) < len(values) > 1 else []
