@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from .common.lazy import export_lazily
 from .configuration_linformer import VERSION as __version__
 from .configuration_linformer import LinformerConfig
 from .modeling_linformer import (
@@ -43,6 +44,25 @@ for auto_class, model_class in (
     # a saved checkpoint then carries the two files that define it, and loads where this package is missing
     model_class.register_for_auto_class(auto_class.__name__)
 
+# imported when they are used, so that importing the package loads no extra
+__getattr__, __dir__, tools = export_lazily(
+    __name__,
+    {
+        "analysis.spectrum": ["SpectrumArguments", "analyze_spectrum"],
+        "benchmark.efficiency": ["EfficiencyArguments", "measure_efficiency"],
+        "conversion.comparison": ["ComparisonArguments", "compare_models"],
+        "conversion.convert": ["ConversionArguments", "convert_checkpoint", "convert_model"],
+        "conversion.projections": ["change_projected_length"],
+        "explorer.page": ["ExplorerArguments", "explore"],
+        "sharing.hub": ["PushArguments", "export", "push"],
+        "sharing.onnx_export": ["ExportArguments", "export_checkpoint", "export_onnx"],
+        "training.distillation": ["DistillationArguments", "distill"],
+        "training.finetuning": ["FinetuningArguments", "finetune"],
+        "training.pretraining": ["PretrainingArguments", "pretrain"],
+        "training.run_tables": ["RunTableArguments", "tabulate_runs"],
+    },
+)
+
 __all__ = [
     "LinformerConfig",
     "LinformerForMaskedLM",
@@ -53,4 +73,5 @@ __all__ = [
     "LinformerModel",
     "LinformerPreTrainedModel",
     "__version__",
+    *tools,
 ]

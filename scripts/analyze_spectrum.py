@@ -10,8 +10,8 @@ Your own text, up to a thousand blocks of it, and a k for the share of the energ
         --train_file corpus.txt --max_texts 1000 --share 0.9
 """
 
-from linformer_hf.command_line import run
-from linformer_hf.spectrum import SpectrumArguments, analyze_spectrum
+from linformer_hf.analysis.spectrum import SpectrumArguments, analyze_spectrum
+from linformer_hf.common.command_line import run
 
 
 if __name__ == "__main__":

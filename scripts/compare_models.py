@@ -6,8 +6,8 @@ On text of your own that neither has been trained on:
         --output_dir runs/comparison --validation_file corpus.txt --lengths 64 256 512
 """
 
-from linformer_hf.command_line import run
-from linformer_hf.comparison import ComparisonArguments, compare_models
+from linformer_hf.common.command_line import run
+from linformer_hf.conversion.comparison import ComparisonArguments, compare_models
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ Four times as long:
         --max_seq_length 2048 --projected_length 256
 """
 
-from linformer_hf.command_line import run
-from linformer_hf.conversion import ConversionArguments, convert_checkpoint
+from linformer_hf.common.command_line import run
+from linformer_hf.conversion.convert import ConversionArguments, convert_checkpoint
 
 
 if __name__ == "__main__":

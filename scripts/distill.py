@@ -9,8 +9,8 @@ With the Linformer that scripts/convert_checkpoint.py has made:
 
 from transformers import TrainingArguments
 
-from linformer_hf.command_line import run
-from linformer_hf.distillation import DistillationArguments, distill
+from linformer_hf.common.command_line import run
+from linformer_hf.training.distillation import DistillationArguments, distill
 
 
 if __name__ == "__main__":

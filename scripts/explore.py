@@ -9,8 +9,8 @@ With a checkpoint of yours, written as a folder that is ready to be a Space:
     python scripts/explore.py --model_name_or_path runs/quickstart --space runs/space
 """
 
-from linformer_hf.command_line import run
-from linformer_hf.explorer import ExplorerArguments, explore
+from linformer_hf.common.command_line import run
+from linformer_hf.explorer.page import ExplorerArguments, explore
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ With weights in eight bits beside it, and what they change on your own text:
         --sample_file corpus.txt
 """
 
-from linformer_hf.command_line import run
-from linformer_hf.export import ExportArguments, export_checkpoint
+from linformer_hf.common.command_line import run
+from linformer_hf.sharing.onnx_export import ExportArguments, export_checkpoint
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ A masked-language-model step of all twelve layers, beside another Linformer:
 A run that was stopped goes on where it was when it is started again.
 """
 
-from linformer_hf.command_line import run
-from linformer_hf.efficiency import EfficiencyArguments, measure_efficiency
+from linformer_hf.benchmark.efficiency import EfficiencyArguments, measure_efficiency
+from linformer_hf.common.command_line import run
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ The push itself, after `hf auth login`:
     python scripts/push_to_hub.py --folder runs/quickstart --repo_id you/my-linformer --private
 """
 
-from linformer_hf.command_line import run
-from linformer_hf.hub import PushArguments, push_from_arguments
+from linformer_hf.common.command_line import run
+from linformer_hf.sharing.hub import PushArguments, push_from_arguments
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ Your own table, with columns of texts and labels; a dense model is one flag away
 
 from transformers import TrainingArguments
 
-from linformer_hf.command_line import run
-from linformer_hf.finetuning import FinetuningArguments, finetune
+from linformer_hf.common.command_line import run
+from linformer_hf.training.finetuning import FinetuningArguments, finetune
 
 
 if __name__ == "__main__":

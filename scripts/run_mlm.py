@@ -15,8 +15,8 @@ Your own text, with blocks of 128 tokens first and of 512 afterwards:
 
 from transformers import TrainingArguments
 
-from linformer_hf.command_line import run
-from linformer_hf.pretraining import PretrainingArguments, pretrain
+from linformer_hf.common.command_line import run
+from linformer_hf.training.pretraining import PretrainingArguments, pretrain
 
 
 if __name__ == "__main__":

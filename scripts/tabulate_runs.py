@@ -6,8 +6,8 @@ With the quickstart's run, and others behind it:
         --output_dir runs/table
 """
 
-from linformer_hf.command_line import run
-from linformer_hf.run_tables import RunTableArguments, tabulate_runs
+from linformer_hf.common.command_line import run
+from linformer_hf.training.run_tables import RunTableArguments, tabulate_runs
 
 
 if __name__ == "__main__":

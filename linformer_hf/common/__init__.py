@@ -1,0 +1,1 @@
+"""What all folders share: records, files, figures, the command line."""

@@ -1,0 +1,66 @@
+"""How a model and its tokenizer are fetched, what they can read, and whether they fit each other."""
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass
+class LoadingArguments:
+    """How a model and its tokenizer are fetched."""
+
+    model_revision: str = field(
+        default="main", metadata={"help": "Which branch, tag or commit of a model on the Hub to load."}
+    )
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run the code that a model on the Hub brings along. Read it first."}
+    )
+
+    def loading(self) -> dict[str, Any]:
+        """Return what `from_pretrained` is to be told."""
+        return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
+
+
+def model_length(model: PreTrainedModel) -> int:
+    """Return the longest input of a model in tokens; RoBERTa's table has rows that no token uses."""
+    embeddings = getattr(model.base_model, "embeddings", None)
+    table = getattr(embeddings, "position_embeddings", None)
+    padding_row = getattr(table, "padding_idx", None)
+    return model.config.max_position_embeddings - (0 if padding_row is None else padding_row + 1)
+
+
+def check_length(max_seq_length: int | None, model: PreTrainedModel) -> int:
+    """Return the length of an example in tokens: what is asked for, or all that the model reads.
+
+    Raises:
+        ValueError: If it is more than the model reads.
+    """
+    longest = model_length(model)
+    if max_seq_length is not None and not 1 <= max_seq_length <= longest:
+        raise ValueError(f"--max_seq_length is {max_seq_length}; the model reads 1 to {longest} tokens.")
+    return max_seq_length or longest
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, name: str) -> None:
+    """Check that the model has an embedding for each token.
+
+    Raises:
+        ValueError: If the tokenizer has more tokens than the embedding table has rows.
+    """
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, the embedding table of {name} only {rows} rows; take the "
+            "model's own tokenizer."
+        )
+
+
+def declare_loss_scaling(model: PreTrainedModel) -> None:
+    """Tell the Trainer whether a model divides its loss by the items of the whole step.
+
+    A model that takes any keyword does not yet do so. The Trainer believes it does, and would make the gradients of
+    BERT and RoBERTa too large by the accumulation steps and processes.
+    """
+    model.accepts_loss_kwargs = "num_items_in_batch" in inspect.signature(model.forward).parameters

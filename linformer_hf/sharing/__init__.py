@@ -1,0 +1,12 @@
+"""A folder that loads anywhere: its card, the push to the Hub, and ONNX."""
+
+from ..common.lazy import export_lazily
+
+
+__getattr__, __dir__, __all__ = export_lazily(
+    __name__,
+    {
+        "hub": ["PushArguments", "export", "push"],
+        "onnx_export": ["ExportArguments", "export_checkpoint", "export_onnx"],
+    },
+)

@@ -1,0 +1,169 @@
+"""Several runs side by side: a table of their numbers, and the curves of their held-out losses in one picture."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from transformers import TrainerState
+from transformers.utils import logging
+
+from ..common.figures import plot_curves
+from ..common.records import FILE_NAME, read_results, write_results
+from .resuming import HELD_OUT, loss_curves
+
+
+logger = logging.get_logger(__name__)
+
+TEXT = "README.md"
+SEED = re.compile(r"-\d+$")
+OF_A_SEED = ("seed", "data_seed", "run_name")
+
+
+@dataclass
+class RunTableArguments:
+    """Which runs are set side by side, and by which numbers."""
+
+    runs: list[str] = field(metadata={"help": "Folders of runs, each with its results.json."})
+    numbers: list[str] = field(
+        metadata={"help": "Names of numbers in their records, as in `hidden_perplexity tokens_per_second`."}
+    )
+    output_dir: str = field(metadata={"help": "A folder for the table, the picture and the record."})
+    title: str = field(default="Runs", metadata={"help": "Heading of the table."})
+    note: str = field(default="", metadata={"help": "What a reader must know of the runs, below the heading."})
+    over_seeds: bool = field(
+        default=False,
+        metadata={
+            "help": "Make one row of runs that repeat each other with another seed, and whose names differ in a last "
+            "number alone, as linear-1 and linear-2: the mean, and the standard deviation of a run."
+        },
+    )
+
+
+def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
+    """Write a table of several runs, with the command of each, and a picture of the losses that they logged.
+
+    Args:
+        arguments: Which runs, which numbers, and where to write.
+
+    Returns:
+        Every number, as `run_number`; over seeds the mean, and the deviation as `run_number_deviation`.
+
+    Raises:
+        ValueError: If a folder has no record, two have one name, a record lacks a number, or the folder to write
+            into holds anything but an older table.
+    """
+    names = [Path(run).name for run in arguments.runs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"--runs are told apart by their last names, and two of {', '.join(names)} are equal.")
+    records = dict(zip(names, map(read_results, arguments.runs)))
+    found = gather(records, arguments.numbers, arguments.over_seeds)
+
+    folder = Path(arguments.output_dir)
+    held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if held and not (FILE_NAME in held and "runs" in read_results(folder)["about"]):
+        raise ValueError(f"{folder} holds {min(held)}, and no table of runs; name a new --output_dir.")
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = held_out_curves(arguments.runs)
+    if curves:
+        plot_curves(curves, folder / "curves", "Step", "Held-out loss, nats a token")
+    table = write_table(found)
+    pages = [f"# {arguments.title}", arguments.note, table, "![Held-out losses](curves.png)" if curves else ""]
+    pages += ["Each run, from the root of the repository:", commands(records)]
+    (folder / TEXT).write_text("\n\n".join(page for page in pages if page) + "\n", encoding="utf-8")
+    numbers = {}
+    for name, row in found.items():
+        for number, values in row.items():
+            finite = known(values)
+            numbers[f"{name}_{number}"] = mean(finite) if finite else None
+            numbers |= {f"{name}_{number}_deviation": stdev(finite)} if len(finite) > 1 else {}
+    about = {
+        "runs": {name: {"command": record["command"], "commit": record["commit"]} for name, record in records.items()}
+    }
+    write_results(folder, numbers, (arguments,), about)
+    logger.info(f"{table}\n\nTable, picture and record lie in {folder}.")
+    return numbers
+
+
+def gather(
+    records: Mapping[str, Mapping[str, Any]], numbers: list[str], over_seeds: bool
+) -> dict[str, dict[str, list[float | None]]]:
+    """Return the numbers of each row: one of each run, or one of each seed; None where a run has none that is finite.
+
+    Raises:
+        ValueError: If a record lacks a number, or runs that would share a row are no repeats.
+    """
+    found: dict[str, dict[str, list[float | None]]] = {}
+    settings: dict[str, dict[str, str]] = {}
+    for name, record in records.items():
+        own_numbers = record["numbers"]
+        if missing := [number for number in numbers if number not in own_numbers]:
+            there = ", ".join(sorted(own_numbers))
+            raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {there}.")
+        if several := [number for number in numbers if isinstance(own_numbers[number], list | str)]:
+            raise ValueError(f"{', '.join(several)} of {name} is no single number; name others in --numbers.")
+        row = SEED.sub("", name) if over_seeds else name
+        own = setting(record)
+        if differing := own.items() ^ settings.setdefault(row, own).items():
+            argument, _ = min(differing)
+            raise ValueError(f"{name} differs in {argument}, and not in its seed alone, from others named {row}.")
+        for number in numbers:
+            value = own_numbers[number]
+            is_finite = value is not None and math.isfinite(value)
+            found.setdefault(row, {}).setdefault(number, []).append(value if is_finite else None)
+    return found
+
+
+def setting(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a run was given besides its seed; a folder that ends in the seed's number counts without it."""
+    given = {name: value for name, value in record.get("arguments", {}).items() if name not in OF_A_SEED}
+    return {name: SEED.sub("", value) if isinstance(value, str) else repr(value) for name, value in given.items()}
+
+
+def held_out_curves(runs: list[str]) -> dict[str, list[tuple[float, float]]]:
+    """Read the held-out losses that runs logged while they trained, by the names of their folders.
+
+    The loss before the first step is left out: it would flatten all that follows.
+    """
+    curves = {}
+    for run in map(Path, runs):
+        if (run / "trainer_state.json").is_file():
+            logged = loss_curves(TrainerState.load_from_json(run / "trainer_state.json"))
+            points = [(step, loss) for step, loss in logged.get(HELD_OUT, []) if step > 0]
+            curves |= {run.name: points} if points else {}
+    return curves
+
+
+def write_table(found: Mapping[str, Mapping[str, list[float | None]]]) -> str:
+    """Write numbers as a table in Markdown: in each row a run, or those that repeat each other."""
+    columns = list(next(iter(found.values())))
+    rows = [["run", *(column.replace("_", " ") for column in columns)], ["---"] * (1 + len(columns))]
+    rows += [[name, *(spread(row[column]) for column in columns)] for name, row in found.items()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def known(values: list[float | None]) -> list[float]:
+    """Return the numbers among those of a row."""
+    return [value for value in values if value is not None]
+
+
+def spread(values: list[float | None]) -> str:
+    """Write a number, or the mean and the standard deviation of several, and how many there are if some are not."""
+    finite = known(values)
+    parts = [written(mean(finite))] if finite else []
+    parts += [f"± {written(stdev(finite), 2)}"] if len(finite) > 1 else []
+    parts += [f"({len(finite)} of {len(values)})"] if len(finite) < len(values) > 1 else []
+    return " ".join(parts)
+
+
+def written(value: float, digits: int = 4) -> str:
+    """Write a number with so many digits, and at least all those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def commands(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """List the commands of runs, one below the other."""
+    return "\n".join(["```text", *(record["command"] for record in records.values()), "```"])

@@ -1,0 +1,876 @@
+"""A fine-tuning run from labelled rows to a saved model and its answers, as a user starts it."""
+
+import csv
+import json
+import logging
+import random
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_same_tensors, tiny_config
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from safetensors.torch import load_file
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    pipeline,
+)
+
+from linformer_hf import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification
+from linformer_hf.data import tables
+from linformer_hf.data.blocks import train_tokenizer
+from linformer_hf.data.glue import TASKS, score
+from linformer_hf.data.labels import NUMBER, SEVERAL, SINGLE, Labels
+from linformer_hf.training import finetuning
+from linformer_hf.training.finetuning import FinetuningArguments, finetune
+from linformer_hf.training.metrics import Grader
+from linformer_hf.training.resuming import is_whole
+
+
+ROOT = Path(__file__).parents[2]
+REAL = ROOT.parent / "shared" / "data" / "glue"
+
+NOISE = ["film", "plot", "cast", "scene", "music", "light"]
+VOCABULARY = [*NOISE, "good", "bad", "loud", "dark", "yes", "no", "the", "of", "is", "a", "Bonn", "Rome"]
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.1,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A Linformer and a RoBERTa, tiny and random, with one tokenizer; both read 32 tokens."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = train_tokenizer([" ".join(VOCABULARY)] * 3, vocab_size=330, max_length=32)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(tokenizer), **SIZES}
+    linformer = LinformerForMaskedLM(LinformerConfig(max_position_embeddings=32, projected_length=8, **sizes))
+    roberta = RobertaForMaskedLM(RobertaConfig(max_position_embeddings=34, type_vocab_size=1, **sizes))
+    for name, model in (("linformer", linformer), ("roberta", roberta)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+def sentence(*words, seed):
+    """Strew words into noise of up to six words."""
+    drawn = random.Random(seed)
+    found = [*words, *(drawn.choice(NOISE) for _ in range(drawn.randint(2, 6)))]
+    drawn.shuffle(found)
+    return " ".join(found)
+
+
+def opinions(rows=120):
+    """A table whose label follows from a single word; three of four rows are good ones."""
+    labels = ["bad" if row % 4 == 0 else "good" for row in range(rows)]
+    return [
+        {"text": sentence(label, seed=row), "label": {"good": "praise", "bad": "blame"}[label]}
+        for row, label in enumerate(labels)
+    ]
+
+
+def write(file, rows):
+    """Write rows as the name of the file asks."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif file.suffix == ".json":
+        file.write_text(json.dumps(rows), encoding="utf-8")
+    elif file.suffix == ".parquet":
+        Dataset.from_list(rows).to_parquet(file)
+    else:
+        with open(file, "w", encoding="utf-8", newline="") as out:
+            writer = csv.DictWriter(out, list(rows[0]), delimiter="\t" if file.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return str(file)
+
+
+def arguments(models, model="linformer", **changes):
+    return FinetuningArguments(**{"model_name_or_path": str(models / model), **changes})
+
+
+def training(folder, **changes):
+    defaults = {
+        "output_dir": str(folder),
+        "do_train": True,
+        "do_eval": True,
+        "max_steps": 1,
+        "learning_rate": 3e-3,
+        "per_device_train_batch_size": 16,
+        "per_device_eval_batch_size": 16,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return TrainingArguments(**{**defaults, **changes})
+
+
+def answers(file):
+    """Read what a run has answered."""
+    lines = Path(file).read_text("utf-8").splitlines()
+    assert lines[0] == "index\tprediction"
+    numbers, found = zip(*(line.split("\t") for line in lines[1:]))
+    assert numbers == tuple(map(str, range(len(found))))
+    return list(found)
+
+
+@pytest.fixture(scope="module")
+def run(models, tmp_path_factory):
+    """A run on opinions, whose model knows them afterwards."""
+    folder = tmp_path_factory.mktemp("run")
+    train = write(folder / "train.csv", opinions())
+    test = write(folder / "test.csv", [{"text": row["text"]} for row in opinions(40)])
+    metrics = finetune(
+        arguments(models, train_file=[train], validation_file=[train], test_file=[test]),
+        training(folder / "out", do_predict=True, max_steps=150),
+    )
+    return folder, metrics
+
+
+def test_a_run_learns_more_than_the_most_frequent_label(run):
+    _, metrics = run
+    assert metrics["constant_accuracy"] == 0.75
+    assert metrics["accuracy"] == metrics["macro_f1"] == 1.0
+
+
+def test_what_was_saved_labels_texts_by_name(run):
+    folder, _ = run
+    model, tokenizer = (
+        auto.from_pretrained(folder / "out") for auto in (AutoModelForSequenceClassification, AutoTokenizer)
+    )
+    assert isinstance(model, LinformerForSequenceClassification)
+    assert tokenizer.model_max_length == 32
+    label = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    assert [label(text)[0]["label"] for text in ("good film", "bad plot")] == ["praise", "blame"]
+
+
+def test_test_rows_without_labels_get_answers_in_their_order(run):
+    folder, metrics = run
+    assert answers(folder / "out" / "predictions.tsv") == [row["label"] for row in opinions(40)]
+    assert "predict_accuracy" not in metrics
+
+
+def test_a_run_leaves_its_record_and_its_card(run):
+    folder, metrics = run
+    record = json.loads((folder / "out" / "results.json").read_text())
+    assert record["numbers"]["accuracy"] == metrics["accuracy"]
+    assert record["numbers"]["seconds"] > 0
+    assert record["arguments"]["max_steps"] == 150
+    card = (folder / "out" / "README.md").read_text()
+    assert "pipeline_tag: text-classification" in card
+    assert "train.csv" in card and str(folder) not in card.partition("```bash")[0]
+
+
+def test_evaluation_alone_repeats_the_metrics_and_measures_labelled_test_rows(run, tmp_path):
+    folder, metrics = run
+    rows = str(folder / "train.csv")
+    again = finetune(
+        arguments(folder, "out", validation_file=[rows], test_file=[rows]),
+        training(tmp_path / "out", do_train=False, do_predict=True),
+    )
+    assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
+    assert again["accuracy"] == again["predict_accuracy"] == 1.0
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_prediction_alone_needs_no_label(run, tmp_path):
+    folder, _ = run
+    only = training(tmp_path / "out", do_train=False, do_eval=False, do_predict=True)
+    finetune(arguments(folder, "out", test_file=[str(folder / "test.csv")], max_predict_samples=8), only)
+    assert answers(tmp_path / "out" / "predictions.tsv") == [row["label"] for row in opinions(8)]
+
+
+def test_without_rows_to_measure_on_a_share_is_held_out(models, tmp_path):
+    rows = [write(tmp_path / "rows.csv", [{"text": f"good {row}", "label": row % 2} for row in range(120)])]
+    asked = arguments(models, train_file=rows, validation_share=0.25, max_train_samples=50)
+    seen = watch_tables(lambda: finetune(asked, training(tmp_path / "out")))
+    texts = {split: set(map(tuple, table["input_ids"])) for split, table in seen.items()}
+    assert {split: len(found) for split, found in texts.items()} == {"train": 50, "validation": 30}
+    assert not texts["train"] & texts["validation"]
+    assert len(set(seen["train"]["labels"])) == 2
+
+
+def pairs(rows=120):
+    """The label follows from the second text."""
+    return [
+        {
+            "question": sentence(seed=row),
+            "answer": sentence("yes" if row % 3 else "no", seed=-row),
+            "verdict": bool(row % 3),
+        }
+        for row in range(rows)
+    ]
+
+
+def ratings(rows=120):
+    """The number to predict is how many words are good."""
+    return [{"text": " ".join(["good"] * (row % 5) + ["film"] * 3), "label": row % 5 / 2} for row in range(rows)]
+
+
+def tags(rows=120):
+    """Two words, and what they say, are there or not, independently."""
+    return [[word for bit, word in enumerate(("loud", "dark")) if row >> bit & 1] for row in range(rows)]
+
+
+@pytest.mark.parametrize("model", ["linformer", "roberta"])
+def test_pairs_are_learned(models, tmp_path, model):
+    rows = write(tmp_path / "rows.parquet", pairs())
+    columns = {"text_column": "question", "text_pair_column": "answer", "label_column": ["verdict"]}
+    metrics = finetune(
+        arguments(models, model, train_file=[rows], validation_file=[rows], **columns),
+        training(tmp_path / "out", max_steps=150),
+    )
+    assert metrics["accuracy"] > 0.9 > metrics["constant_accuracy"] == pytest.approx(2 / 3)
+    assert AutoConfig.from_pretrained(tmp_path / "out").id2label == {0: "False", 1: "True"}
+
+
+@pytest.mark.parametrize("model", ["linformer", "roberta"])
+def test_numbers_are_learned(models, tmp_path, model):
+    rows = write(tmp_path / "rows.jsonl", ratings())
+    metrics = finetune(
+        arguments(models, model, train_file=[rows], validation_file=[rows], test_file=[rows]),
+        training(tmp_path / "out", max_steps=200, do_predict=True),
+    )
+    assert metrics["constant_mean_squared_error"] == pytest.approx(0.5)
+    assert metrics["mean_squared_error"] < 0.1
+    assert metrics["pearson"] > 0.9 and metrics["spearmanr"] > 0.9
+    found = [float(answer) for answer in answers(tmp_path / "out" / "predictions.tsv")]
+    assert np.mean((np.array(found) - [row["label"] for row in ratings()]) ** 2) == pytest.approx(
+        metrics["mean_squared_error"], rel=1e-4
+    )
+    config = AutoConfig.from_pretrained(tmp_path / "out")
+    assert (config.problem_type, config.num_labels, config.id2label) == (NUMBER, 1, {0: "label"})
+
+
+@pytest.mark.parametrize("model", ["linformer", "roberta"])
+@pytest.mark.parametrize("shape", ["a list in each row", "a column for each label"])
+def test_several_labels_are_learned(models, tmp_path, model, shape):
+    if shape == "a list in each row":
+        table = [{"text": sentence(*found, seed=row), "label": found} for row, found in enumerate(tags())]
+        file, columns, names = write(tmp_path / "rows.json", table), ["label"], ["dark", "loud"]
+    else:
+        names = columns = ["loud", "dark"]
+        table = [
+            {"text": sentence(*found, seed=row), **{name: int(name in found) for name in names}}
+            for row, found in enumerate(tags())
+        ]
+        file = write(tmp_path / "rows.csv", table)
+    metrics = finetune(
+        arguments(models, model, train_file=[file], validation_file=[file], test_file=[file], label_column=columns),
+        training(tmp_path / "out", max_steps=200, do_predict=True),
+    )
+    assert metrics["constant_accuracy"] == 0.25
+    assert metrics["accuracy"] > 0.9 and metrics["micro_f1"] > 0.9
+    config = AutoConfig.from_pretrained(tmp_path / "out")
+    assert (config.problem_type, list(config.id2label.values())) == (SEVERAL, names)
+    found = [set(answer.split(",")) - {""} for answer in answers(tmp_path / "out" / "predictions.tsv")]
+    assert np.mean([one == set(other) for one, other in zip(found, tags())]) == metrics["accuracy"]
+
+
+def watch_tables(start):
+    """Call a run and return the tables that reached the Trainer."""
+    seen = {}
+    cut = finetuning.cut_texts
+
+    def watch(table, layout, tokenizer, num_tokens, split):
+        seen[split] = cut(table, layout, tokenizer, num_tokens, split)
+        return seen[split]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetuning, "cut_texts", watch)
+        start()
+    return seen
+
+
+def hub_rows(name, split, rows=12):
+    """Make rows of a GLUE task as the Hub has them: test labels are -1."""
+    task = TASKS[name]
+    label = ClassLabel(names=list(task.labels)) if task.labels else Value("float32")
+    hidden = split in task.submissions
+    columns = {column: [sentence(column[-1], seed=row) for row in range(rows)] for column in task.columns}
+    labels = [-1 if hidden else row % 5 if name == "stsb" else row % task.num_labels for row in range(rows)]
+    features = Features({**{column: Value("string") for column in columns}, "label": label, "idx": Value("int32")})
+    return Dataset.from_dict({**columns, "label": labels, "idx": list(range(rows))}, features=features)
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "ax"])
+def test_every_task_of_the_hub_trains_measures_and_answers(models, tmp_path, monkeypatch, name):
+    task, asked = TASKS[name], []
+
+    def serve(path, config, revision):
+        asked.append((path, config))
+        return DatasetDict({split: hub_rows(name, split) for split in ("train", *task.validation, *task.submissions)})
+
+    monkeypatch.setattr(tables, "load_dataset", serve)
+    metrics = finetune(arguments(models, task_name=name), training(tmp_path / "out", do_predict=True))
+    assert asked == [("nyu-mll/glue", name)]
+    config = AutoConfig.from_pretrained(tmp_path / "out")
+    assert config.num_labels == task.num_labels
+    assert config.problem_type == task.problem_type
+    assert tuple(config.id2label.values()) == (task.labels or ("label",))
+    expected = {*task.metrics, *(["combined_score"] if len(task.metrics) > 1 else [])}
+    expected |= {f"mismatched_{metric}" for metric in task.metrics if name == "mnli"}
+    assert expected <= set(metrics)
+    for file in task.submissions.values():
+        assert len(answers(tmp_path / "out" / file)) == 12
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "nyu-mll/glue" in card
+
+
+def test_the_diagnostic_set_is_answered_by_a_model_of_mnli_in_its_own_order(models, tmp_path, monkeypatch):
+    names = ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"]
+    model = LinformerForSequenceClassification(
+        tiny_config(vocab_size=330, id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)})
+    )
+    model.classifier.output.weight.data.zero_()
+    model.classifier.output.bias.data.copy_(torch.tensor([0.0, 0.0, 1.0]))
+    model.save_pretrained(tmp_path / "mnli")
+    monkeypatch.setattr(tables, "load_dataset", lambda *_, **__: DatasetDict({"test": hub_rows("ax", "test")}))
+    asked = arguments(tmp_path, "mnli", task_name="ax", tokenizer_name=str(models / "linformer"))
+    only = {"do_train": False, "do_eval": False, "do_predict": True}
+    finetune(asked, training(tmp_path / "out", **only))
+    assert answers(tmp_path / "out" / "AX.tsv") == ["entailment"] * 12
+    with pytest.raises(ValueError, match="fine-tune on mnli"):
+        finetune(asked, training(tmp_path / "other"))
+    with pytest.raises(ValueError, match="The model answers LABEL_0, LABEL_1, the rows ask for entailment, neutral"):
+        finetune(arguments(models, task_name="ax"), training(tmp_path / "other", **only))
+
+
+def test_f1_is_that_of_the_label_which_is_1_on_the_hub_whatever_it_is_for_the_model():
+    grader = Grader(Labels(SINGLE, ("equivalent", "not_equivalent")), TASKS["mrpc"])
+    found, right = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])  # in the model's order
+    assert grader.compare(("f1",), found, right) == score(("f1",), 1 - found, 1 - right) == {"f1": 0.8}
+    assert [grader.spell(number) for number in (0, 1)] == ["1", "0"]
+
+
+def test_labels_keep_the_order_that_a_checkpoint_has_learned(run, tmp_path):
+    folder, _ = run
+    config = AutoConfig.from_pretrained(folder / "out")
+    assert list(config.id2label.values()) == ["blame", "praise"]
+    other = LinformerForSequenceClassification.from_pretrained(folder / "out")
+    other.config.id2label, other.config.label2id = {0: "Praise", 1: "Blame"}, {"Praise": 0, "Blame": 1}
+    other.classifier.output.weight.data = other.classifier.output.weight.data.flip(0)
+    other.classifier.output.bias.data = other.classifier.output.bias.data.flip(0)
+    other.save_pretrained(tmp_path / "other")
+    rows = [str(folder / "train.csv")]
+    asked = arguments(tmp_path, "other", train_file=rows, validation_file=rows, tokenizer_name=str(folder / "out"))
+    metrics = finetune(asked, training(tmp_path / "out", learning_rate=0.0))
+    assert metrics["accuracy"] == 1.0
+    assert AutoConfig.from_pretrained(tmp_path / "out").id2label == {0: "praise", 1: "blame"}
+
+
+def test_a_head_for_other_labels_is_replaced_by_training_and_refused_without(run, tmp_path):
+    folder, _ = run
+    rows = [write(tmp_path / "rows.csv", [{"text": "good film", "label": row % 3} for row in range(12)])]
+    with pytest.raises(ValueError, match="labels that are not known from training: 0, 1, 2. Known are blame, praise"):
+        finetune(arguments(folder, "out", validation_file=rows), training(tmp_path / "no", do_train=False))
+    finetune(arguments(folder, "out", train_file=rows, validation_file=rows), training(tmp_path / "out"))
+    assert AutoConfig.from_pretrained(tmp_path / "out").id2label == {0: "0", 1: "1", 2: "2"}
+
+
+OWN_FILES = {
+    "cola": (
+        ['gj04\t1\t\tHe said "no.', "gj04\t0\t*\tNA"],
+        {"sentence": ['He said "no.', "NA"]},
+        [1, 0],
+    ),
+    "sst2": (["sentence\tlabel", "a good film \t1", "null \t0"], {"sentence": ["a good film ", "null "]}, [1, 0]),
+    "mrpc": (
+        ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", '1\t7\t8\t"We win\tWe won', "0\t7\t9\tA\tB"],
+        {"sentence1": ['"We win', "A"], "sentence2": ["We won", "B"]},
+        [1, 0],
+    ),
+    "stsb": (
+        [
+            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+            "0\tmain\tMSR\t2012\t1\tnone\tnone\tA plane.\tAn air plane.\t5.000",
+            "1\tmain\tMSR\t2012\t4\tnone\tnone\tA man.\tA flute.\t0.250",
+        ],
+        {"sentence1": ["A plane.", "A man."], "sentence2": ["An air plane.", "A flute."]},
+        [5.0, 0.25],
+    ),
+    "qqp": (
+        ["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "3\t4\t5\tWhy?\tNone\t0", "4\t6\t7\tWho?\tWhom?\t1"],
+        {"question1": ["Why?", "Who?"], "question2": ["None", "Whom?"]},
+        [0, 1],
+    ),
+    "mnli": (
+        [
+            "index\tgenre\tsentence1\tsentence2\tlabel1\tgold_label",
+            "0\tfiction\tIt rains.\tIt is dry.\tneutral\tcontradiction",
+            "1\tfiction\tIt rains.\tIt is wet.\tentailment\tentailment",
+        ],
+        {"premise": ["It rains."] * 2, "hypothesis": ["It is dry.", "It is wet."]},
+        [2, 0],
+    ),
+    "qnli": (
+        ["index\tquestion\tsentence\tlabel", "0\tWhen?\tNow.\tentailment", "1\tWhere?\tNow.\tnot_entailment"],
+        {"question": ["When?", "Where?"], "sentence": ["Now."] * 2},
+        [0, 1],
+    ),
+    "rte": (
+        ["index\tsentence1\tsentence2\tlabel", "0\tA.\tB.\tnot_entailment", "1\tA.\tA.\tentailment"],
+        {"sentence1": ["A."] * 2, "sentence2": ["B.", "A."]},
+        [1, 0],
+    ),
+    "wnli": (
+        ["index\tsentence1\tsentence2\tlabel", "0\tA.\tB.\t1", "1\tA.\tA.\t0"],
+        {"sentence1": ["A."] * 2, "sentence2": ["B.", "A."]},
+        [1, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_the_files_that_glue_itself_ships_are_read(models, tmp_path, name):
+    lines, texts, labels = OWN_FILES[name]
+    file = tmp_path / "train.tsv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    asked = arguments(models, task_name=name, train_file=[str(file)])
+    found = read(asked, "train")["train"]
+    assert {column: list(found[column]) for column in texts} == texts
+    assert list(found["labels"]) == labels
+
+
+def read(asked, *purposes):
+    """Read rows and encode their labels, as a run does."""
+    task = TASKS.get(asked.task_name)
+    layout = finetuning.layout_of(asked, task)
+    found = finetuning.load_rows(asked, layout, purposes)
+    model = Labels(SINGLE, ("LABEL_0", "LABEL_1"))
+    known = (task.problem_type, task.labels, task.limits) if task else (asked.problem_type,)
+    _, encoded = finetuning.encode_tables(found, layout.labels, model, *known)
+    return encoded
+
+
+def test_the_test_file_of_cola_has_a_header_where_the_others_have_none(models, tmp_path):
+    train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
+    train.write_text("gj04\t1\t\tShe sang.\ngj04\t0\t*\tShe sung.\n", encoding="utf-8")
+    test.write_text("index\tsentence\n0\tHe sang.\n", encoding="utf-8")
+    found = read(arguments(models, task_name="cola", train_file=[str(train)], test_file=[str(test)]), "train", "test")
+    assert list(found["train"]["sentence"]) == ["She sang.", "She sung."]
+    assert list(found["test"]["sentence"]) == ["He sang."]
+
+
+def test_two_files_of_mnli_are_its_matched_and_its_mismatched_rows(models, tmp_path):
+    lines, _, _ = OWN_FILES["mnli"]
+    files = []
+    for name in ("train", "matched", "mismatched"):
+        files.append(str(tmp_path / f"{name}.tsv"))
+        Path(files[-1]).write_text("\n".join(lines), encoding="utf-8")
+    train, *two = files
+    asked = arguments(models, task_name="mnli", train_file=[train], validation_file=two, test_file=two)
+    metrics = finetune(asked, training(tmp_path / "out", do_predict=True))
+    assert metrics["accuracy"] == metrics["mismatched_accuracy"]
+    assert len(answers(tmp_path / "out" / "MNLI-m.tsv")) == len(answers(tmp_path / "out" / "MNLI-mm.tsv")) == 2
+    with pytest.raises(ValueError, match="--validation_file names 3 files for the splits validation_matched, validat"):
+        read(arguments(models, task_name="mnli", train_file=[train], validation_file=files), "train", "validation")
+
+
+@pytest.mark.parametrize("name", ["sst2", "cola", "mrpc", "rte", "wnli"])
+def test_real_rows_load_and_train(models, tmp_path, name):
+    if not (REAL / name).is_dir():
+        pytest.skip(f"the rows of {name} lie in ../shared/data beside the repository, which is not there")
+    files = {f"{split}_file": [str(REAL / name / f"{split}.parquet")] for split in ("train", "validation")}
+    asked = arguments(models, task_name=name, max_train_samples=48, max_eval_samples=48, **files)
+    metrics = finetune(asked, training(tmp_path / "out"))
+    assert set(TASKS[name].metrics) <= set(metrics)
+    assert 0 < metrics["eval_loss"] < 2
+
+
+def test_rows_come_from_any_data_set_on_the_hub(models, tmp_path, monkeypatch):
+    table = Dataset.from_list([{"review": row["text"], "stars": len(row["label"])} for row in opinions()])
+    asked = []
+
+    def serve(path, config, revision):
+        asked.append((path, config, revision))
+        return DatasetDict({"train": table, "test": table.select_columns(["review"])})
+
+    monkeypatch.setattr(tables, "load_dataset", serve)
+    named = {"dataset_name": "you/reviews", "dataset_config_name": "en", "dataset_revision": "v1"}
+    columns = {"text_column": "review", "label_column": ["stars"]}
+    finetune(arguments(models, **named, **columns), training(tmp_path / "out", do_predict=True))
+    assert asked == [("you/reviews", "en", "v1")]
+    assert set(answers(tmp_path / "out" / "predictions.tsv")) <= {"5", "6"}
+
+
+def test_whole_numbers_are_names_unless_the_user_says_that_they_are_numbers(models, tmp_path):
+    rows = [write(tmp_path / "rows.csv", [{"text": "good", "label": row % 10 + 1} for row in range(20)])]
+    asked = arguments(models, train_file=rows, validation_file=rows)
+    finetune(asked, training(tmp_path / "names"))
+    names = AutoConfig.from_pretrained(tmp_path / "names").id2label
+    assert list(names.values()) == [str(number + 1) for number in range(10)]  # 10 after 9, not after 1
+    asked.problem_type = NUMBER
+    finetune(asked, training(tmp_path / "numbers"))
+    assert AutoConfig.from_pretrained(tmp_path / "numbers").num_labels == 1
+
+
+def test_shares_of_labels_and_empty_texts_are_reported(models, tmp_path, caplog):
+    rows = [*opinions(), {"text": " ", "label": "praise"}]
+    file = [write(tmp_path / "rows.csv", rows)]
+    with caplog.at_level(logging.INFO, logger="linformer_hf"):
+        finetune(arguments(models, train_file=file, max_seq_length=6), training(tmp_path / "out", do_eval=False))
+    said = [record.getMessage() for record in caplog.records]
+    assert "121 rows for train: blame 24.8%, praise 75.2%." in said
+    assert "1 of 121 rows for train have no text in the column 'text'; they stay." in said
+    assert any("fill all 6 tokens; the longer ones are cut." in line for line in said)
+    assert any("--model_name_or_path" in line for line in said)
+
+
+class Watcher(Trainer):
+    """Notes the shape of each batch, and what the metrics are computed from."""
+
+    widths, kept = [], []
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        self.widths.append(inputs["input_ids"].shape[1])
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def evaluation_loop(self, *args, **kwargs):
+        outcome = super().evaluation_loop(*args, **kwargs)
+        self.kept.append((outcome.predictions.shape, outcome.predictions.dtype))
+        return outcome
+
+
+def test_batches_are_padded_to_a_multiple_of_eight_and_never_beyond_what_the_model_reads(
+    models, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(finetuning, "Trainer", Watcher)
+    monkeypatch.setattr(Watcher, "widths", [])
+    rows = [write(tmp_path / "rows.csv", [{"text": "good " * (1 + row), "label": row % 2} for row in range(8)])]
+    asked = arguments(models, train_file=rows)
+    finetune(asked, training(tmp_path / "short", do_eval=False))
+    LinformerForMaskedLM(tiny_config(vocab_size=330, max_position_embeddings=9)).save_pretrained(tmp_path / "nine")
+    nine = arguments(tmp_path, "nine", train_file=rows, tokenizer_name=str(models / "linformer"))
+    finetune(nine, training(tmp_path / "nine-out", do_eval=False))
+    assert Watcher.widths == [16, 9]
+
+
+@pytest.mark.parametrize(
+    ("labels", "shape", "dtype"),
+    [
+        (Labels(SINGLE, tuple("abcde")), (6,), torch.int64),
+        (Labels(SEVERAL, tuple("abcde")), (6, 5), torch.int8),
+        (Labels(NUMBER, ("a",)), (6,), torch.float32),
+    ],
+    ids=lambda value: value.problem_type if isinstance(value, Labels) else "",
+)
+def test_logits_become_answers_before_they_are_gathered(labels, shape, dtype):
+    logits = torch.randn(6, len(labels.names), generator=torch.Generator().manual_seed(0))
+    found = Grader(labels, None).reduce((logits, "hidden states"), None)
+    assert (found.shape, found.dtype) == (shape, dtype)
+    expected = {SINGLE: logits.argmax(1), SEVERAL: (logits.sigmoid() > 0.5).char(), NUMBER: logits[:, 0]}
+    assert torch.equal(found, expected[labels.problem_type])
+
+
+def test_memory_for_an_evaluation_does_not_grow_with_the_number_of_labels(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetuning, "Trainer", Watcher)
+    monkeypatch.setattr(Watcher, "kept", [])
+    rows = [write(tmp_path / "rows.csv", [{"text": "good", "label": row % 50} for row in range(100)])]
+    finetune(arguments(models, train_file=rows, validation_file=rows), training(tmp_path / "out"))
+    assert Watcher.kept == [((100,), np.dtype("int64"))]
+
+
+@pytest.mark.parametrize("model", ["linformer", "roberta"])
+def test_gradient_accumulation_changes_nothing(models, tmp_path, model):
+    """The loss of RoBERTa does not know of it, which the Trainer has to be told."""
+    rows = [write(tmp_path / "rows.csv", opinions(64))]
+    weights = []
+    for steps in (1, 4):
+        folder = tmp_path / str(steps)
+        one = training(
+            folder,
+            do_eval=False,
+            optim="sgd",
+            max_steps=2,
+            learning_rate=0.1,
+            max_grad_norm=0.0,  # clipping would hide a wrong scale
+            gradient_accumulation_steps=steps,
+            per_device_train_batch_size=16 // steps,
+        )
+        finetune(arguments(models, model, train_file=rows), one)
+        weights.append(load_file(folder / "model.safetensors"))
+    assert_same_tensors(*weights, torch.float32)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_linformer_pools_as_it_is_told(models, tmp_path, pooling):
+    rows = [write(tmp_path / "rows.csv", opinions(20))]
+    finetune(arguments(models, train_file=rows, classifier_pooling=pooling), training(tmp_path / "out", max_steps=1))
+    assert AutoConfig.from_pretrained(tmp_path / "out").classifier_pooling == pooling
+
+
+@pytest.mark.parametrize(
+    ("model", "pooling", "message"), [("roberta", "mean", "a roberta has its own"), ("linformer", "max", "cls, mean")]
+)
+def test_a_pooling_that_cannot_be_is_refused(models, tmp_path, model, pooling, message):
+    rows = [write(tmp_path / "rows.csv", opinions(20))]
+    with pytest.raises(ValueError, match=message):
+        finetune(arguments(models, model, train_file=rows, classifier_pooling=pooling), training(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "metric", "least"),
+    [
+        (lambda number: ["praise", "blame"][number % 2], "accuracy", 0.99),
+        (lambda number: ["good", "loud"] if number % 2 else ["bad", "loud"], "micro_f1", 0.99),
+        (lambda number: 2.0 + number % 2, "pearson", 0.9),
+    ],
+    ids=[SINGLE, SEVERAL, NUMBER],
+)
+def test_a_linear_model_on_words_is_reported_beside(models, tmp_path, label, metric, least):
+    rows = [
+        {"text": sentence(["good", "bad"][number % 2], seed=number), "label": label(number)} for number in range(80)
+    ]
+    file = tmp_path / "rows.json"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    asked = arguments(models, train_file=[str(file)], validation_file=[str(file)], tfidf_baseline=True)
+    metrics = finetune(asked, training(tmp_path / "out", max_steps=1))
+    assert metrics[f"tfidf_{metric}"] >= least > metrics.get(f"constant_{metric}", 0.0)
+
+
+class Kill(TrainerCallback):
+    """Ends a run as a signal would: at once, after a step and before what follows it."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """Let a run be killed at a step, or None."""
+
+    def kill_at(step):
+        class Killed(Trainer):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, callbacks=[Kill(step)], **kwargs)
+
+        monkeypatch.setattr(finetuning, "Trainer", Killed)
+
+    return kill_at
+
+
+def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(run, models, tmp_path, killed, caplog):
+    """With dropout, a fresh head, and more than one epoch, so that every state counts."""
+    folder, _ = run
+    model = LinformerForMaskedLM.from_pretrained(models / "linformer")
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
+    model.save_pretrained(tmp_path / "model")
+    tokenizer, rows = str(models / "linformer"), [str(folder / "train.csv")]
+    asked = arguments(tmp_path, "model", tokenizer_name=tokenizer, train_file=rows)
+    saving = {"max_steps": 20, "save_strategy": "steps", "save_steps": 6}
+    unbroken = finetune(asked, training(tmp_path / "unbroken", **saving))
+
+    killed(15)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(asked, training(tmp_path / "killed", **saving))
+    half_written = tmp_path / "killed" / "checkpoint-18"
+    half_written.mkdir()
+    (half_written / "model.safetensors").write_bytes(b"half")
+    (half_written / "trainer_state.json").write_text('{"global_st')
+    killed(None)
+    with caplog.at_level(logging.INFO, logger="linformer_hf"):
+        resumed = finetune(asked, training(tmp_path / "killed", **saving))
+    said = [record.getMessage() for record in caplog.records]
+    assert f"{half_written} was not written to its end and is passed over." in said
+    assert f"Resuming from {tmp_path / 'killed' / 'checkpoint-12'}." in said
+    weights, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("killed", "unbroken"))
+    assert sorted(weights) == sorted(expected)
+    assert max((weights[name] - expected[name]).abs().max() for name in expected) <= 1e-6
+    assert resumed["eval_loss"] == pytest.approx(unbroken["eval_loss"], rel=1e-6)
+
+
+def test_a_checkpoint_of_two_processes_is_whole_with_the_random_state_of_both(tmp_path):
+    (tmp_path / "trainer_state.json").write_text("{}")
+    torch.save({}, tmp_path / "rng_state_0.pth")
+    assert is_whole(tmp_path, 1) and not is_whole(tmp_path, 2)
+    torch.save({}, tmp_path / "rng_state_1.pth")
+    assert is_whole(tmp_path, 2)
+    whole = (tmp_path / "rng_state_1.pth").read_bytes()
+    (tmp_path / "rng_state_1.pth").write_bytes(whole[: len(whole) // 2])
+    assert not is_whole(tmp_path, 2)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(run, models, tmp_path, killed):
+    folder, _ = run
+    asked = arguments(models, train_file=[str(folder / "train.csv")])
+    killed(2)
+    (tmp_path / "out" / "runs").mkdir(parents=True)  # where TensorBoard writes from the start
+    (tmp_path / "out" / "checkpoint-1").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        finetune(asked, training(tmp_path / "out", max_steps=3, do_eval=False))
+    killed(None)
+    assert finetune(asked, training(tmp_path / "out", max_steps=3, do_eval=False))["epoch"] > 0
+
+
+def test_a_folder_of_another_run_is_not_written_to(run, models, tmp_path):
+    folder, _ = run
+    asked = arguments(models, train_file=[str(folder / "train.csv")])
+    with pytest.raises(ValueError, match="holds README.md.*no checkpoint to resume from; name a new --output_dir"):
+        finetune(asked, training(folder / "out"))
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds notes.txt but no checkpoint to resume from"):
+        finetune(asked, training(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_checkpoint_of_a_run_with_other_labels_is_not_resumed_from(run, models, tmp_path):
+    folder, _ = run
+    saving = {"save_strategy": "steps", "save_steps": 1, "do_eval": False}
+    finetune(arguments(models, train_file=[str(folder / "train.csv")]), training(tmp_path / "out", **saving))
+    other = write(tmp_path / "rows.csv", [{"text": "good", "label": row % 2} for row in range(12)])
+    with pytest.raises(ValueError, match="checkpoint-1 is of a run with other labels"):
+        finetune(arguments(models, train_file=[other]), training(tmp_path / "out", **saving))
+
+
+GOOD = [{"text": "good film", "label": "praise"}, {"text": "bad film", "label": "blame"}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        (GOOD, {"task_name": "imdb"}, "'imdb' is no GLUE task; choose one of cola"),
+        (GOOD, {"train_file": ["nowhere.csv"]}, "nowhere.csv: there is no such file"),
+        (GOOD, {"train_file": None}, "No rows are named: give --task_name"),
+        (GOOD, {"dataset_name": "you/rows"}, "from files or from --dataset_name, not from both"),
+        (GOOD, {"text_column": "review"}, "no column 'review', only text, label; .*--text_column"),
+        (GOOD, {"text_pair_column": "reply"}, "no column 'reply', only text, label"),
+        (GOOD, {"label_column": ["stars"]}, "no column 'stars', only text, label"),
+        (GOOD, {"problem_type": "ranking"}, "'ranking'; it must be one of single_label"),
+        (GOOD, {"problem_type": "multi_label_classification"}, "--label_column label holds one label a row"),
+        (GOOD, {"problem_type": "regression"}, "Row 0 for train: .*'praise'"),
+        (GOOD, {"max_seq_length": 33}, "--max_seq_length is 33; the model reads 1 to 32 tokens"),
+        (GOOD, {"validation_share": 0.0, "validation_file": None}, "--validation_share is 0.0.*--validation_file"),
+        (GOOD[:1] * 3, {}, "All 3 rows for train have the same label"),
+        ([*GOOD, {"text": "film", "label": ""}], {}, "1 of 3 rows for train have no label, the first of them row 2"),
+        ([*GOOD, {"text": "film", "label": "nan"}], {}, "1 of 3 rows for train have no label"),
+        ([{"text": 1, "label": 1}, {"text": 2, "label": 0}], {}, "column 'text' of the rows for train holds no text"),
+        (
+            [{"text": "good", "label": 1.5}, {"text": "bad", "label": "NaN"}],
+            {},
+            "1 of 2 rows for train have no label, the first of them row 1",
+        ),
+        (
+            [{"text": "good", "label": 1.5}, {"text": "bad", "label": "inf"}],
+            {},
+            "Row 1 for train: the label inf must be a finite number",
+        ),
+        (
+            [{"sentence": "good", "label": 2}, {"sentence": "bad", "label": 0}],
+            {"task_name": "sst2"},
+            "Row 0 for train: the label 2 is none of negative, positive, nor a number from 0 to 1",
+        ),
+        (
+            [{"sentence1": "a", "sentence2": "b", "label": 6.0}, {"sentence1": "a", "sentence2": "b", "label": 0}],
+            {"task_name": "stsb"},
+            "Row 0 for train: the label 6.0 must be a finite number from 0.0 to 5.0",
+        ),
+        (
+            [{"sentence": "good", "label": -1}, {"sentence": "bad", "label": 0}],
+            {"task_name": "cola"},
+            "1 of 2 rows for train have no label",
+        ),
+        (
+            [{"text": "good", "a": 1, "b": 0}, {"text": "bad", "a": 0, "b": 2}],
+            {"label_column": ["a", "b"]},
+            "Row 1 for train: several label columns hold 0 or 1, not 2 in 'b'",
+        ),
+    ],
+)
+def test_rows_and_arguments_that_do_not_fit_are_refused(models, tmp_path, monkeypatch, rows, changes, message):
+    monkeypatch.chdir(tmp_path)
+    file = [write(tmp_path / "rows.csv", rows)]
+    asked = arguments(models, **{"train_file": file, "validation_file": file, **changes})
+    if asked.train_file is None:
+        asked.validation_file = None
+    with pytest.raises(ValueError, match=message):
+        finetune(asked, training(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.csv", "", "the file is empty"),
+        ("header.csv", "text,label\n", "header.csv"),
+        ("ragged.csv", "text,label\na,1\nb,2,3,4\n", "not readable as csv: .*line 3"),
+        ("half.json", '{"text": "a", "lab', "not readable as json"),
+        ("half.parquet", "PAR1", "not readable as parquet"),
+        ("notes.txt", "good", "labelled rows come in one format among .csv, .tsv"),
+    ],
+)
+def test_files_that_hold_no_table_are_refused(models, tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        finetune(arguments(models, train_file=[str(tmp_path / name)]), training(tmp_path / "out"))
+
+
+def test_labels_that_only_the_validation_rows_have_are_refused(models, tmp_path):
+    train = write(tmp_path / "train.csv", GOOD)
+    validation = write(tmp_path / "validation.csv", [*GOOD, {"text": "film", "label": "shrug"}])
+    with pytest.raises(ValueError, match="rows for validation have labels that are not known from training: shrug"):
+        finetune(arguments(models, train_file=[train], validation_file=[validation]), training(tmp_path / "out"))
+
+
+def test_what_is_asked_for_needs_rows(models, tmp_path):
+    train = [write(tmp_path / "train.csv", GOOD)]
+    with pytest.raises(ValueError, match="Nothing is asked for: give --do_train"):
+        finetune(arguments(models, train_file=train), training(tmp_path / "out", do_train=False, do_eval=False))
+    with pytest.raises(ValueError, match="no rows for --do_predict: give --test_file"):
+        finetune(arguments(models, train_file=train), training(tmp_path / "out", do_predict=True, do_eval=False))
+    with pytest.raises(ValueError, match="no rows for --do_eval: give --validation_file"):
+        finetune(arguments(models, train_file=train), training(tmp_path / "out", do_train=False))
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(models, tmp_path):
+    train = [write(tmp_path / "train.csv", GOOD)]
+    LinformerForMaskedLM(tiny_config(vocab_size=40)).save_pretrained(tmp_path / "small")
+    small = arguments(tmp_path, "small", train_file=train, tokenizer_name=str(models / "linformer"))
+    with pytest.raises(ValueError, match=r"tokenizer has \d+ tokens, the embedding table of .*small only 40 rows"):
+        finetune(small, training(tmp_path / "out", do_eval=False))
+    unpadded = AutoTokenizer.from_pretrained(models / "linformer")
+    unpadded.pad_token = None
+    unpadded.save_pretrained(tmp_path / "unpadded")
+    asked = arguments(models, train_file=train, tokenizer_name=str(tmp_path / "unpadded"))
+    with pytest.raises(ValueError, match="unpadded has no padding token"):
+        finetune(asked, training(tmp_path / "out", do_eval=False))
+
+
+def start_script(monkeypatch, *flags):
+    """Run the script in this process, as a shell would."""
+    monkeypatch.setattr(sys, "argv", ["run_glue.py", *map(str, flags)])
+    runpy.run_path(str(ROOT / "scripts" / "run_glue.py"), run_name="__main__")
+
+
+def test_the_script_runs_and_turns_a_mistake_into_one_line_and_exit_code_2(models, tmp_path, monkeypatch, capsys):
+    train = write(tmp_path / "train.csv", opinions())
+    flags = ["--model_name_or_path", models / "linformer", "--train_file", train, "--output_dir", tmp_path / "out"]
+    flags += ["--do_train", "--do_eval", "--max_steps", 2, "--use_cpu", "--report_to", "none"]
+    start_script(monkeypatch, *flags)
+    assert (tmp_path / "out" / "results.json").is_file()
+    with pytest.raises(SystemExit) as end:
+        start_script(monkeypatch, *flags, "--label_column", "stars", "--output_dir", tmp_path / "other")
+    assert end.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: The rows for train have no column 'stars'")
