@@ -5,8 +5,9 @@
 The choices that make it different from RoBERTa, whose block it otherwise is:
 
 - keys and values are compressed from N tokens to K slots before their linear maps, softmax(Q ((E X) W_K + b_K)^T) V;
-- a shorter input reads the first N columns of E and F and costs as much less;
-- real tokens count their positions 0, 1, 2, ... and padding reads a column of zeros: no mask reaches the attention;
+- an input of N < n tokens reads the first N columns of E and F, at a cost in proportion;
+- real tokens count their positions 0, 1, 2, ... and padding is multiplied by zero: the attention needs no mask for it;
+- below n tokens the log of the share of each slot that the tokens reach is added to its scores (`log_shares`);
 - the T real tokens of a padded batch pass through all but the attention as one text, `(1, T, M)`.
 
 Letters: B batch, H heads, N tokens, K slots, D width of one head, M model width (H * D), I width of the MLP, W tokens
@@ -48,6 +49,10 @@ logger = logging.get_logger(__name__)
 
 Weight = torch.Tensor | None  # of a projection; None where nothing is learned
 Positions = torch.Tensor | None  # as from `token_positions`; None where nothing is padding
+Lengths = torch.Tensor | None  # real tokens of each text, `(B, 1)`; None where nothing is padding
+
+# Added to the score of a slot without a token: its exponential is zero in every dtype, and float16 can hold the sum
+EMPTY_SLOT = -1e4
 
 REFUSED_ARGUMENTS = {
     "is_causal": "every slot mixes all positions, so a causal Linformer would read the future. Use it as an encoder",
@@ -93,27 +98,28 @@ def unpack(states: torch.Tensor, packing: Packing | None, batch: torch.Tensor | 
     return batch.flatten(0, 1).index_copy(0, rows, states[0]).unflatten(0, packing.shape)
 
 
-def is_recorded(tensor: torch.Tensor) -> bool:
+def is_tracing(tensor: torch.Tensor) -> bool:
     """Tell whether a graph is being recorded, in which nothing may depend on how many tokens are real."""
     is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     return is_captured or tensor.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def pack_positions(positions: torch.Tensor, max_positions: int) -> tuple[Packing, Packing, torch.Tensor]:
+def pack_positions(
+    positions: torch.Tensor, lengths: torch.Tensor, max_positions: int
+) -> tuple[Packing, Packing, torch.Tensor]:
     """Return how to pack a batch as it is, and with its padding moved to the right; and the positions in the latter.
 
     Args:
         positions: As from `token_positions`, `(B, N)`.
+        lengths: Real tokens of each text, `(B, 1)`.
         max_positions: The longest input, n.
     """
-    is_token = positions < max_positions
-    lengths = is_token.sum(-1, keepdim=True)
     (batch_size, num_tokens), longest = positions.shape, max(int(lengths.max()), 1)
-    given = is_token.flatten().nonzero()[:, 0]
-    moved = given // num_tokens * longest + positions.flatten()[given]
+    rows = (positions < max_positions).flatten().nonzero()[:, 0]
+    moved_rows = rows // num_tokens * longest + positions.flatten()[rows]
     columns = torch.arange(longest, device=positions.device)
     moved_positions = torch.where(columns < lengths, columns, max_positions)
-    return Packing(given, (batch_size, num_tokens)), Packing(moved, (batch_size, longest)), moved_positions
+    return Packing(rows, (batch_size, num_tokens)), Packing(moved_rows, (batch_size, longest)), moved_positions
 
 
 def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: Positions) -> torch.Tensor:
@@ -170,29 +176,58 @@ def pool_windows(
     starts = torch.arange(num_slots, device=states.device) * window
     held = (filled - starts).clamp(0, window)[..., None]  # tokens in each window, (B, S, 1)
     if projection_type == "mean_pool":
-        return rows.sum(2) / held.clamp(min=1)
+        total = rows.sum(2, dtype=torch.promote_types(rows.dtype, torch.float32))  # float16 would overflow
+        return (total / held.clamp(min=1)).to(rows.dtype)
     return rows.amax(2).masked_fill(held == 0, 0.0)
 
 
-def empty_window_mask(positions: torch.Tensor, window: int, dtype: torch.dtype) -> torch.Tensor:
-    """Take windows without a real token out of the softmax.
+def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch.Tensor:
+    """Return what a text shorter than n adds to the scores of the slots.
+
+    It is the log of the share of a slot's weights, squared, in the columns that the text reaches. A slot that no token
+    reaches has only a bias for its key, and would take attention for it; its share of 0 takes it out of the softmax.
+    So identity projections attend as a dense encoder does, at every length. A text of n tokens has shares of 1,
+    which add nothing, and a weight that is spread evenly has equal shares, which cancel in the softmax.
+
+    No gradient flows through the shares: fused kernels take no mask that needs one.
+
+    Args:
+        weight: E, `(K, n)` or `(H, K, n)`.
+        num_tokens: N.
+        lengths: Real tokens of each text, `(B, 1)`. None means that each has N.
+
+    Returns:
+        `(B, 1, 1, K)`, or `(B, H, 1, K)`, with B = 1 where all texts have N tokens; in float32 or float64.
+    """
+    weight = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
+    norms = torch.linalg.vector_norm(weight, dim=-1)
+    norms = norms.masked_fill(norms == 0, 1.0)
+    if lengths is None:
+        shares = (torch.linalg.vector_norm(weight[..., :num_tokens], dim=-1) / norms).square()[None]
+    else:
+        is_token = torch.arange(num_tokens, device=weight.device) < lengths.to(weight.device).clamp(min=1)
+        squares = (weight[..., :num_tokens] / norms[..., None]).square()
+        shares = (squares @ is_token.T.to(squares.dtype)).movedim(-1, 0).to(squares.dtype)
+    scores = shares.log().masked_fill(shares == 0, EMPTY_SLOT)
+    return scores[:, None, None] if weight.dim() == 2 else scores[:, :, None]
+
+
+def empty_window_scores(lengths: torch.Tensor, num_tokens: int, window: int) -> torch.Tensor:
+    """Return what takes windows without a real token out of the softmax.
 
     The first window always stays, so that a row of padding alone has something to attend to.
 
     Args:
-        positions: As from `token_positions`, `(B, N)`.
+        lengths: Real tokens of each text, `(B, 1)`.
+        num_tokens: N.
         window: W, in tokens.
-        dtype: Of the mask.
 
     Returns:
-        0 for a slot to attend to and the smallest number of the dtype for others, `(B, 1, N, ceil(N / W))`.
+        0 for a slot to attend to and `EMPTY_SLOT` for others, `(B, 1, 1, ceil(N / W))`, in float32.
     """
-    num_tokens = positions.shape[1]
-    starts = torch.arange(0, num_tokens, window, device=positions.device)
-    filled = (positions < num_tokens).sum(-1, keepdim=True).clamp(min=1)
-    mask = torch.zeros_like(starts, dtype=dtype).expand(positions.shape[0], -1)
-    mask = mask.masked_fill(starts >= filled, torch.finfo(dtype).min)
-    return mask[:, None, None, :].expand(-1, 1, num_tokens, -1)
+    starts = torch.arange(0, num_tokens, window, device=lengths.device)
+    scores = torch.zeros_like(starts, dtype=torch.float32).expand(lengths.shape[0], -1)
+    return scores.masked_fill(starts >= lengths.clamp(min=1), EMPTY_SLOT)[:, None, None]
 
 
 def eager_attention_forward(
@@ -207,8 +242,8 @@ def eager_attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend in plain steps, with the host's signature; the one implementation that forms the attention maps.
 
-    From queries `(B, H, N, D)`, keys and values `(B, H, K, D)` and an additive mask `(B, 1, N, K)` to the output
-    `(B, N, H, D)` and the maps `(B, H, N, K)`.
+    From queries `(B, H, N, D)`, keys and values `(B, H, K, D)` and an additive mask that broadcasts to
+    `(B, H, N, K)` to the output `(B, N, H, D)` and the maps `(B, H, N, K)`.
     """
     scores = query @ key.transpose(-1, -2) * scaling
     scores = scores if attention_mask is None else scores + attention_mask
@@ -236,7 +271,8 @@ class LinformerProjection(nn.Module):
 
     def forward(self) -> torch.Tensor:
         """Return the weight: `(k, n)`, `(H, k, n)` with a matrix a head, or `(M, W)` for a convolution."""
-        return self.weight
+        # FSDP2 makes a unit a subclass, and frees what it has gathered as soon as the unit's forward returns
+        return self.weight if type(self) is LinformerProjection else self.weight.clone()
 
 
 class LinformerEmbeddings(nn.Module):
@@ -300,7 +336,9 @@ class LinformerAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         positions: torch.Tensor | None = None,
+        lengths: torch.Tensor | None = None,
         shared_weight: torch.Tensor | None = None,
+        shared_scores: torch.Tensor | None = None,
         packing: Packing | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -308,9 +346,12 @@ class LinformerAttention(nn.Module):
 
         Args:
             hidden_states: `(B, N, M)`. Rows of padding must be finite.
-            positions: As from `token_positions`, `(B, N)`. None means that nothing is padding.
+            positions: As from `token_positions`, `(B, N)`. None means that padding is zero, or that there is none.
+            lengths: Real tokens of each text, `(B, 1)`. None means that nothing is padding.
             shared_weight: The projection of all layers, under layerwise sharing.
-            packing: How `hidden_states`, `(1, T, M)`, become several texts, whose `positions` are given then.
+            shared_scores: What is added to the scores of its slots, as from `log_shares`; None adds nothing.
+            packing: How `hidden_states`, `(1, T, M)`, become several texts, whose `positions` and `lengths` are given
+                then.
 
         Returns:
             The output, shaped as the input, and the attention maps, `(B, H, N, K)`, or None from a fused kernel.
@@ -331,14 +372,15 @@ class LinformerAttention(nn.Module):
             value_states = self.split_heads(self.value(value_rows))
 
         # fused kernels never form the maps, so a call that asks for them takes the eager path
-        implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
+        mask = self.slot_mask(query_states, key_weight, lengths, shared_scores)
+        implementation = "eager" if kwargs.get("output_attentions") else self.implementation_for(mask)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         attention_output, attention_weights = attention_interface(
             self,
             query_states,
             key_states,
             value_states,
-            self.slot_mask(query_states, positions),
+            mask,
             dropout=self.dropout if self.training else 0.0,
             scaling=self.scaling,
             **kwargs,
@@ -378,25 +420,42 @@ class LinformerAttention(nn.Module):
 
         That costs less than mapping what is compressed, where each head has its own projection or N is below K.
         """
-        # asked of the module, because an adapter or an offloading hook may stand between it and its parameters
-        bias = linear(hidden_states.new_zeros(1, 1, hidden_states.shape[-1]))
-        states = unpack(linear(hidden_states) - bias, packing)
+        # a row of zeros asks the module for its bias: an adapter or a hook may stand between it and its parameters
+        rows = hidden_states.flatten(0, 1)
+        mapped = linear(F.pad(rows, (0, 0, 0, 1)))
+        bias = mapped[-1]
+        states = unpack((mapped[:-1] - bias).unflatten(0, hidden_states.shape[:2]), packing)
         if self.config.projection_type == "linear" and self.config.projection_sharing == "none":
-            return self.compress(self.split_heads(states), weight, positions) + self.split_heads(bias)
+            return self.compress(self.split_heads(states), weight, positions) + self.split_heads(bias[None, None])
         return self.split_heads(self.compress(states, weight, positions) + bias)
 
-    def slot_mask(self, query_states: torch.Tensor, positions: Positions) -> torch.Tensor | None:
-        """Mask the empty windows of padded inputs; a matrix leaves no slot empty."""
-        if positions is None or self.config.projection_type == "linear":
-            return None
+    def slot_mask(
+        self, query_states: torch.Tensor, key_weight: Weight, lengths: Lengths, shared_scores: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """Return what is added to the scores of the slots, `(B, 1 or H, 1, K)`, or None for nothing."""
+        num_tokens = query_states.shape[2]
+        if self.config.projection_type != "linear":
+            scores = None if lengths is None else empty_window_scores(lengths, num_tokens, self.window)
+        elif self.config.projection_sharing == "layerwise":
+            scores = None if shared_scores is None else shared_scores[..., : self.projected_length]
+        elif lengths is not None or may_be_short(num_tokens, key_weight.shape[-1]):
+            scores = log_shares(key_weight, num_tokens, lengths)
+        else:
+            scores = None
+        return None if scores is None else scores.to(query_states)
+
+    def implementation_for(self, mask: torch.Tensor | None) -> str:
+        """Name the attention that computes a call: the configured one, or SDPA where that one cannot add a mask."""
         name = self.config._attn_implementation
-        # torch 2.13's flexible kernel corrupts memory on a CPU when it reads a mask
-        if "flash" in name or (name == "flex_attention" and query_states.device.type == "cpu"):
-            raise ValueError(
-                f"`projection_type` = {self.config.projection_type!r} leaves windows of padding empty; {name!r} "
-                'cannot mask them here. Load the model with `attn_implementation="sdpa"`, or do not pad.'
-            )
-        return empty_window_mask(positions, self.window, query_states.dtype)
+        # flash attention takes no additive mask; flex attention reads that of the first head only, and in torch 2.13
+        # corrupts memory on a CPU when it reads one
+        if mask is None or not ("flash" in name or name == "flex_attention"):
+            return name
+        logger.warning_once(
+            f"{name!r} cannot leave out slots that a short or padded input leaves empty; such calls compute with "
+            "'sdpa'. Inputs of `max_position_embeddings` tokens without padding are not affected."
+        )
+        return "sdpa"
 
 
 class LinformerMLP(nn.Module):
@@ -424,9 +483,12 @@ class LinformerMLP(nn.Module):
 
     def repeats_activation(self, hidden_states: torch.Tensor) -> bool:
         """Tell whether the backward pass computes what is activated again: in training, where it would be kept."""
-        if not (self.training and torch.is_grad_enabled()) or is_recorded(hidden_states):
+        if not (self.training and torch.is_grad_enabled()) or is_tracing(hidden_states):
             return False
-        return any(weight.requires_grad for weight in self.output.parameters())
+        weights = list(self.output.parameters())
+        # sharded weights, which are no plain parameters, can be read in the module's own forward alone
+        is_plain = all(type(weight) in (nn.Parameter, torch.Tensor) for weight in weights)
+        return is_plain and any(weight.requires_grad for weight in weights)
 
 
 class LinformerLayer(GradientCheckpointingLayer):
@@ -483,7 +545,7 @@ class LinformerPreTrainedModel(PreTrainedModel):
         body = {name for name in model.state_dict() if name.startswith(prefix)}
         missing = sorted(body.intersection(info["missing_keys"]))
         surplus = sorted(name for name in info["unexpected_keys"] if name.endswith("projection.weight"))
-        is_wanted = {"ignore_mismatched_sizes", "num_hidden_layers"} & kwargs.keys()
+        is_wanted = kwargs.get("ignore_mismatched_sizes") or kwargs.get("num_hidden_layers") is not None
         if (surplus or 0 < len(missing) < len(body)) and not is_wanted:
             raise ValueError(
                 f"The configuration of {pretrained_model_name_or_path} does not fit its weights: the model needs "
@@ -509,9 +571,10 @@ class LinformerPreTrainedModel(PreTrainedModel):
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
         """Change n, the longest input, in the position table, the projections and the configuration together.
 
-        What was learned is kept: an input that fits the old and the new n gives the same output as before. New rows
-        of the position table repeat the learned ones from the first on, and new columns of E and F start at zero, so
-        training opens them. With windows, k follows n and the window stays.
+        What was learned is kept: with a larger n every input gives the same output as before. New rows of the
+        position table repeat the learned ones from the first on, and new columns of E and F start at zero, which
+        training can change. A smaller n cuts rows and columns off; a slot that loses columns then counts as wholly
+        reached by fewer tokens (`log_shares`). With windows, k follows n and the window stays.
 
         Args:
             new_num_position_embeddings: The new n, in tokens.
@@ -529,11 +592,18 @@ class LinformerPreTrainedModel(PreTrainedModel):
         rows = torch.arange(new, device=table.weight.device) % old
         table.weight = nn.Parameter(table.weight[rows], requires_grad=table.weight.requires_grad)
         table.num_embeddings = new
+        num_empty = 0
         for module in self.modules():
             if isinstance(module, LinformerProjection) and module.is_matrix:
                 weight = F.pad(module.weight, (0, new - old))  # a negative pad cuts
+                num_empty += int((weight == 0).all(-1).sum())
                 module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
         self.config.__dict__.update(fields)
+        if num_empty and new < old:
+            logger.warning(
+                f"{num_empty} slots of the projections read no position below {new}. They take attention for nothing "
+                f"in inputs of {new} tokens; give the model fewer slots, or train it further."
+            )
 
 
 class LinformerModel(LinformerPreTrainedModel):
@@ -587,26 +657,38 @@ class LinformerModel(LinformerPreTrainedModel):
                 f"The input has {num_tokens} tokens; this model reads `max_position_embeddings` = {longest}. Truncate "
                 f"it, or call `model.resize_position_embeddings({num_tokens})` and train further."
             )
-        positions = embeddings = given = packing = None
+        positions = lengths = embeddings = packing = text_packing = None
         if attention_mask is not None:
             check_mask_shape(attention_mask, batch_size, num_tokens)
-            if is_recorded(attention_mask) or not attention_mask.all():
+            if is_tracing(attention_mask) or not attention_mask.all():
                 positions = token_positions(attention_mask, longest)
+                lengths = (positions < longest).sum(-1, keepdim=True)
         elif input_ids is not None:
             self.warn_if_padding_and_no_attention_mask(input_ids, None)
 
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
-        if positions is not None and not is_recorded(attention_mask) and not self._is_asked_for_states(kwargs):
+        if positions is not None and not is_tracing(attention_mask) and not self._is_asked_for_states(kwargs):
             embeddings = hidden_states
-            given, packing, positions = pack_positions(positions, longest)
+            packing, text_packing, positions = pack_positions(positions, lengths, longest)
+            num_tokens = text_packing.shape[1]
             positions = None if self.config.projection_type == "linear" else positions  # rows of zeros add nothing
-            hidden_states = pack(hidden_states, given)
+            hidden_states = pack(hidden_states, packing)
         shared_weight = None if self.projection is None else self.projection()
+        shared_scores = None
+        is_matrix = shared_weight is not None and self.config.projection_type == "linear"
+        if is_matrix and (lengths is not None or may_be_short(num_tokens, longest)):
+            shared_scores = log_shares(shared_weight, num_tokens, lengths)
         for layer in self.layers:
             hidden_states = layer(
-                hidden_states, positions=positions, shared_weight=shared_weight, packing=packing, **kwargs
+                hidden_states,
+                positions=positions,
+                lengths=lengths,
+                shared_weight=shared_weight,
+                shared_scores=shared_scores,
+                packing=text_packing,
+                **kwargs,
             )
-        return BaseModelOutput(last_hidden_state=unpack(hidden_states, given, embeddings))
+        return BaseModelOutput(last_hidden_state=unpack(hidden_states, packing, embeddings))
 
     def _is_asked_for_states(self, arguments: dict) -> bool:
         records = ("output_hidden_states", "output_attentions")
@@ -614,8 +696,8 @@ class LinformerModel(LinformerPreTrainedModel):
 
     def _refuse_what_cannot_be(self, arguments: dict) -> None:
         for name, reason in REFUSED_ARGUMENTS.items():
-            given = arguments.pop(name, None)
-            if given is not None and given is not False:
+            value = arguments.pop(name, None)
+            if value is not None and value is not False:
                 raise ValueError(f"A Linformer takes no `{name}`: {reason}.")
         if arguments.get("output_attentions") and self.config._attn_implementation != "eager":
             logger.warning_once(
@@ -697,6 +779,7 @@ class LinformerForMaskedLM(LinformerPreTrainedModel):
         outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
         hidden_states = outputs.last_hidden_state
         if labels is not None and self.config.sparse_prediction:
+            labels = labels.to(hidden_states.device)
             is_labelled = labels != -100
             hidden_states, labels = hidden_states[is_labelled], labels[is_labelled]
         logits = self.lm_head(hidden_states)
@@ -734,7 +817,7 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
             input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
             labels: Class ids, `(B,)`; 0 and 1 for each of several labels, `(B, L)`; or numbers to predict, `(B,)` or
                 `(B, L)`. `config.problem_type` says which; where it is None, one output means regression, whole
-                numbers mean classes, and fractions mean several labels.
+                numbers mean classes, and fractions mean several labels; the configuration then keeps it.
             num_items_in_batch: As in `LinformerForMaskedLM`.
 
         Returns:
@@ -743,8 +826,13 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
         outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
         pooled = pool_sequence(outputs.last_hidden_state, attention_mask, self.config.classifier_pooling)
         logits = self.classifier(pooled)
+        if labels is not None and self.config.problem_type is None:
+            # kept, as the host's classes do: a pipeline reads there whether scores become a softmax or sigmoids
+            self.config.problem_type = problem_of(labels, self.config.num_labels)
         return SequenceClassifierOutput(
-            loss=None if labels is None else sequence_loss(logits, labels, self.config, num_items_in_batch),
+            loss=None
+            if labels is None
+            else sequence_loss(logits, labels, self.config.problem_type, num_items_in_batch),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -826,7 +914,8 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)
         if attention_mask is not None:
-            logits = logits.masked_fill((attention_mask == 0)[..., None], torch.finfo(logits.dtype).min)
+            is_padding = attention_mask.to(logits.device) == 0
+            logits = logits.masked_fill(is_padding[..., None], torch.finfo(logits.dtype).min)
         start_logits, end_logits = logits.unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -873,8 +962,8 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         Returns:
             `logits`, `(B, choices)`; `loss`, the mean cross-entropy in nats.
         """
-        given = (input_ids, attention_mask, token_type_ids, inputs_embeds)
-        flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in given]
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs]
         outputs = self.linformer(*flat, **kwargs)
         pooled = pool_sequence(outputs.last_hidden_state, flat[1], self.config.classifier_pooling)
         logits = self.scorer(pooled).view((input_ids if inputs_embeds is None else inputs_embeds).shape[:2])
@@ -894,6 +983,11 @@ def folded_identity(slots: int, tokens: int) -> torch.Tensor:
     folded = torch.eye(slots)[:, torch.arange(tokens) % slots]
     folded[:, slots:] *= max(tokens / slots - 1, 1) ** -0.5
     return folded
+
+
+def may_be_short(num_tokens: int, max_positions: int) -> bool:
+    """Tell whether an input has less than n tokens, or a graph is recorded that must serve those that have."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing() or num_tokens < max_positions
 
 
 def has_projection_weights(config: LinformerConfig) -> bool:
@@ -935,14 +1029,17 @@ def pool_sequence(
     hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, classifier_pooling: str
 ) -> torch.Tensor:
     """Represent each sequence by its first real token, or by the mean of its real tokens, `(B, N, M)` to `(B, M)`."""
+    if classifier_pooling == "cls" and attention_mask is None:
+        return hidden_states[:, 0]
+    sum_dtype = torch.promote_types(hidden_states.dtype, torch.float32)  # float16 overflows on long inputs
     if attention_mask is None:
-        return hidden_states[:, 0] if classifier_pooling == "cls" else hidden_states.mean(1)
-    is_token = attention_mask != 0
+        return hidden_states.mean(1, dtype=sum_dtype).to(hidden_states.dtype)
+    is_token = attention_mask.to(hidden_states.device) != 0
     if classifier_pooling == "cls":
         first = is_token.int().argmax(-1)
         return hidden_states[torch.arange(first.shape[0], device=first.device), first]
-    total = hidden_states.masked_fill(~is_token[..., None], 0.0).sum(1)
-    return total / is_token.sum(-1, keepdim=True).clamp(min=1)
+    total = hidden_states.masked_fill(~is_token[..., None], 0.0).sum(1, dtype=sum_dtype)
+    return (total / is_token.sum(-1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
 
 
 def cross_entropy(
@@ -957,15 +1054,17 @@ def cross_entropy(
     return divide(total, (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
 
 
+def problem_of(labels: torch.Tensor, num_labels: int) -> str:
+    """Name the problem that labels belong to, in the words of the host's `problem_type`."""
+    if num_labels == 1:
+        return "regression"
+    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+
+
 def sequence_loss(
-    logits: torch.Tensor, labels: torch.Tensor, config: LinformerConfig, num_items_in_batch: torch.Tensor | int | None
+    logits: torch.Tensor, labels: torch.Tensor, problem_type: str, num_items_in_batch: torch.Tensor | int | None
 ) -> torch.Tensor:
     """Return the loss of a sequence classifier for the problem at hand, divided as in `cross_entropy`."""
-    problem_type = config.problem_type
-    if problem_type is None and config.num_labels == 1:
-        problem_type = "regression"
-    elif problem_type is None:
-        problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
     if problem_type == "single_label_classification":
         return cross_entropy(logits, labels, num_items_in_batch)
     targets = labels.to(logits.device).reshape(logits.shape).float()

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from conftest import KINDS, assert_close, for_kinds, random_ids, random_like, tiny_config, tiny_model
+from conftest import KINDS, assert_close, for_kinds, random_ids, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as host_logging
@@ -17,7 +17,6 @@ from linformer_hf import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from linformer_hf.modeling_linformer import eager_attention_forward, empty_window_mask, token_positions
 
 
 HEADS = (
@@ -194,48 +193,48 @@ def test_sdpa_computes_what_eager_does(projection_type, projection_sharing, dtyp
             assert_close(sdpa, eager)
 
 
-def check_flex_attention(projection_type, *inputs):
+def test_compiled_flex_attention_computes_what_eager_does():
     # two heads of width 16, the smallest that the kernel takes
-    fields = {"projection_type": projection_type, "hidden_size": 32, "num_hidden_layers": 1}
-    is_token = inputs[1] == 1 if len(inputs) > 1 else inputs[0] > 0
+    fields = {"hidden_size": 32, "num_hidden_layers": 1}
     with torch.no_grad():
         eager, flex = (
-            tiny_model(dtype=torch.float32, attn_implementation=attention, **fields)(*inputs).last_hidden_state
+            tiny_model(dtype=torch.float32, attn_implementation=attention, **fields)(random_ids(2, 32))
             for attention in ("eager", "flex_attention")
         )
-    assert_close(flex[is_token], eager[is_token])
+    assert_close(flex.last_hidden_state, eager.last_hidden_state)
 
 
-def test_compiled_flex_attention_computes_what_eager_does():
-    check_flex_attention("linear", random_ids(2, 19), (torch.arange(19) < torch.tensor([[19], [7]])).long())
+def attend_by_sdpa(module, query, key, value, attention_mask, **kwargs):
+    assert attention_mask is None
+    return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, None, **kwargs)
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_masks_empty_windows():
-    attention = tiny_model(projection_type="mean_pool").layers[0].attention
-    query, key, value = (random_like(torch.empty(2, 2, length, 8), seed) for seed, length in enumerate((19, 5, 5)))
-    positions = token_positions((torch.arange(19) < torch.tensor([[19], [7]])).long(), 32)
-    mask = empty_window_mask(positions, 4, query.dtype)
-    # uncompiled: torch 2.13 writes past its memory on the CPU when a compiled score reads a tensor (pytorch #153145)
-    with torch.compiler.set_stance("force_eager"):
-        flex, _ = ALL_ATTENTION_FUNCTIONS["flex_attention"](attention, query, key, value, mask, scaling=0.5)
-    eager, _ = eager_attention_forward(attention, query, key, value, mask, scaling=0.5)
-    assert_close(flex, eager)
-
-
-def test_flex_attention_on_a_cpu_refuses_windows_with_padding():
-    model = tiny_model(projection_type="max_pool", attn_implementation="flex_attention")
-    with pytest.raises(ValueError, match="'flex_attention' cannot mask them here.*sdpa"):
-        model(random_ids(2, 19), (torch.arange(19) < torch.tensor([[19], [7]])).long())
-
-
-def test_flash_attention_refuses_windows_with_padding():
-    model = tiny_model(projection_type="mean_pool")
-    model.config._attn_implementation_internal = "flash_attention_2"
-    ids = random_ids(2, 19)
-    mask = (torch.arange(19) < 7).long().expand_as(ids)
-    with pytest.raises(ValueError, match="projection_type.*mean_pool.*sdpa"):
-        model(ids, mask)
+@for_kinds(KINDS)
+@pytest.mark.parametrize("attention", ["flash_attention_2", "flex_attention"])
+def test_kernels_that_take_no_mask_leave_empty_slots_to_sdpa(
+    projection_type, projection_sharing, attention, monkeypatch, caplog
+):
+    calls = []
+    monkeypatch.setitem(
+        ALL_ATTENTION_FUNCTIONS,
+        attention,
+        lambda *given, **kwargs: calls.append(1) or attend_by_sdpa(*given, **kwargs),
+    )
+    fields = {"projection_type": projection_type, "projection_sharing": projection_sharing}
+    eager, model = (tiny_model(attn_implementation=name, **fields) for name in ("eager", "sdpa"))
+    model.config._attn_implementation_internal = attention
+    ids, mask = random_ids(2, 32), (torch.arange(32) < torch.tensor([[32], [7]])).long()
+    for inputs, is_masked in (((ids,), False), ((ids[:, :19],), projection_type == "linear"), ((ids, mask), True)):
+        calls.clear()
+        host_logging.warning_once.cache_clear()
+        with caplog.at_level(logging.WARNING), torch.no_grad():
+            caplog.clear()
+            actual = model(*inputs).last_hidden_state
+        assert_close(actual, eager(*inputs).last_hidden_state)
+        assert len(calls) == (0 if is_masked else 2)
+        warned = [record.getMessage() for record in caplog.records if "'sdpa'" in record.getMessage()]
+        assert len(warned) == is_masked
+        assert all(attention in message for message in warned)
 
 
 @for_kinds(KINDS)

@@ -1,5 +1,7 @@
 """A model changes its longest input and its vocabulary, and keeps what it learned."""
 
+import logging
+
 import pytest
 import torch
 from conftest import KINDS, VOCABULARY, assert_close, for_kinds, gradients, random_ids, tiny_model
@@ -15,6 +17,13 @@ def state_of(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+def leave_unread(model, longest):
+    """Let no slot of a matrix read a position from `longest` on, so that a cut takes nothing from any slot."""
+    for name, weight in model.named_parameters():
+        if "projection" in name and model.config.projection_type == "linear":
+            weight.data[..., longest:] = 0
+
+
 def resized_lengths(config, new):
     """The k of each layer after a change of n: learned matrices keep theirs, windows keep their length."""
     old, lengths = config.max_position_embeddings, config.projected_lengths
@@ -25,6 +34,7 @@ def resized_lengths(config, new):
 @pytest.mark.parametrize("new", SIZES)
 def test_short_inputs_give_the_same_after_the_longest_has_changed(projection_type, projection_sharing, new):
     model = tiny_model(LinformerForMaskedLM, projection_type=projection_type, projection_sharing=projection_sharing)
+    leave_unread(model, new)
     ids = random_ids(3, min(new, 32))
     mask = (torch.arange(ids.shape[1]) < torch.tensor([[20], [13], [1]])).long()
     with torch.no_grad():
@@ -49,12 +59,25 @@ def test_a_k_for_each_layer_follows(projection_type, projection_sharing, new):
     model = tiny_model(
         projection_type=projection_type, projection_sharing=projection_sharing, projected_length=[8, 16]
     )
+    leave_unread(model, new)
     ids = random_ids(2, 19)
     before = model(ids).last_hidden_state
     lengths = resized_lengths(model.config, new)
     model.resize_position_embeddings(new)
     assert model.config.projected_length == lengths
     assert_close(model(ids).last_hidden_state, before)
+
+
+def test_a_cut_that_leaves_slots_without_a_position_warns(caplog):
+    model = tiny_model()
+    model.projection.weight.data[2:5, :20] = 0
+    with caplog.at_level(logging.WARNING):
+        model.resize_position_embeddings(24)
+        assert not caplog.records
+        model.resize_position_embeddings(20)
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert "3 slots" in message
+    assert "20" in message
 
 
 @for_kinds(KINDS)

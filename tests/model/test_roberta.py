@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import (
     SHARINGS,
+    TYPES,
     assert_close,
     assert_same_tensors,
     gradients,
@@ -39,11 +40,17 @@ def compare_gradients(ours, theirs, our_sum, their_sum, dtype=None):
     assert_same_tensors(actual, our_tensors(ours, gradients(theirs)), dtype, "gradient of")
 
 
-@pytest.mark.parametrize("projection_sharing", SHARINGS)
-@pytest.mark.parametrize("projection_type", ["linear", "mean_pool", "max_pool", "conv"])
-def test_identity_projections_give_roberta(projection_type, projection_sharing):
+for_identities = pytest.mark.parametrize(
+    ("projection_type", "projection_sharing"),
+    [(projection_type, sharing) for projection_type in TYPES for sharing in SHARINGS],
+)
+
+
+@for_identities
+@pytest.mark.parametrize("length", [1, 2, 7, LONGEST - 1, LONGEST])
+def test_identity_projections_give_roberta_at_every_length(projection_type, projection_sharing, length):
     ours, theirs = twins(LinformerForMaskedLM, RobertaForMaskedLM, projection_type, projection_sharing)
-    ids = random_ids(3, LONGEST)
+    ids = random_ids(3, length)
     inputs = {"input_ids": ids, "token_type_ids": segments_of(ids), "output_hidden_states": True}
     actual, expected = ours(**inputs), theirs(**inputs)
     for depth, (our_states, their_states) in enumerate(zip(actual.hidden_states, expected.hidden_states, strict=True)):
@@ -53,16 +60,21 @@ def test_identity_projections_give_roberta(projection_type, projection_sharing):
     compare_gradients(ours, theirs, (actual.logits * weight).sum(), (expected.logits * weight).sum())
 
 
-@pytest.mark.parametrize("projection_type", ["mean_pool", "max_pool", "conv"])
-@pytest.mark.parametrize("real", [slice(0, 11), slice(6, 17)], ids=["right-padded", "left-padded"])
-def test_windows_of_one_token_give_roberta_under_padding_too(projection_type, real):
-    ours, theirs = twins(LinformerForMaskedLM, RobertaForMaskedLM, projection_type)
-    ids = torch.full((2, 17), PAD)
-    ids[0, real] = random_ids(11)
-    ids[1] = random_ids(17, seed=1)
-    inputs = {"input_ids": ids, "attention_mask": (ids != PAD).long()}
-    actual, expected = ours(**inputs).logits, theirs(**inputs).logits
+@for_identities
+@pytest.mark.parametrize("records", [False, True], ids=["packed", "whole"])
+@pytest.mark.parametrize("width", [17, LONGEST])
+@pytest.mark.parametrize("first", [0, 6], ids=["right-padded", "left-padded"])
+def test_identity_projections_give_roberta_under_padding_too(
+    projection_type, projection_sharing, first, width, records
+):
+    ours, theirs = twins(LinformerForMaskedLM, RobertaForMaskedLM, projection_type, projection_sharing)
+    ids = torch.full((3, width), PAD)
+    ids[0, first : first + 11] = random_ids(11)
+    ids[1] = random_ids(width, seed=1)
+    ids[2, first] = 9
     is_token = ids != PAD
+    inputs = {"input_ids": ids, "attention_mask": is_token.long()}
+    actual, expected = ours(**inputs, output_hidden_states=records).logits, theirs(**inputs).logits
     assert_close(actual[is_token], expected[is_token])
     weight = random_like(expected[is_token])
     compare_gradients(ours, theirs, (actual[is_token] * weight).sum(), (expected[is_token] * weight).sum())

@@ -73,12 +73,27 @@ def attention(rows, weights, settings, layer):
         keys = slots_of_head(rows, weights, settings, layer, head, channels, "key")
         values = slots_of_head(rows, weights, settings, layer, head, channels, "value")
         outputs = []
+        shares = shares_of_head(rows, weights, settings, layer, head, channels)
         for row in rows:
             query = affine(row, weights, f"{name}.query", channels)
             scores = [torch.exp(torch.dot(query, key) / math.sqrt(width)) for key in keys]
+            scores = [share * score for share, score in zip(shares, scores, strict=True)]
             outputs.append(sum(score * value for score, value in zip(scores, values)) / sum(scores))
         heads.append(outputs)
     return [affine(torch.cat([outputs[i] for outputs in heads]), weights, f"{name}.output") for i in range(len(rows))]
+
+
+def shares_of_head(rows, weights, settings, layer, head, channels):
+    """How much of each slot the tokens reach, as plain numbers: 1 for each window that holds a token."""
+    num_slots, longest = settings.slots[layer], settings.longest
+    if settings.projection_type != "linear":
+        return [1.0] * math.ceil(len(rows) / (longest // num_slots))
+    projection = projection_of_head(weights, settings, layer, head, channels, "key")
+    shares = []
+    for slot in range(num_slots):
+        squares = [projection[slot, position].item() ** 2 for position in range(longest)]
+        shares.append(sum(squares[: len(rows)]) / sum(squares))
+    return shares
 
 
 def slots_of_head(rows, weights, settings, layer, head, channels, which):
