@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 
 from transformers import TrainingArguments
@@ -84,7 +85,10 @@ def main() -> None:
         sys.stdout.write(overview())
         return
     if name not in COMMANDS:
-        sys.exit(f"error: there is no command {name!r}; choose one of {', '.join(COMMANDS)}.")
+        meant = get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {meant[0]}? " if meant else ""
+        sys.stderr.write(f"error: there is no command {name!r}; {hint}There are {', '.join(COMMANDS)}.\n")
+        sys.exit(2)
     command = COMMANDS[name]
     module = import_module(f"{__package__}.{command.module}")
     classes = [getattr(module, command.arguments)]
