@@ -1,9 +1,8 @@
-"""The models that are measured against each other, and what they read: Linformer, its dense twin, and peers.
+"""The models that are measured against each other: Linformer, its dense twin, and other efficient encoders (peers).
 
-All are of one shape. Equal are depth, width, heads, vocabulary, longest input and the multiplies of the MLP.
-Linformers have the same k. Others keep the setting that they were published with: 64 landmarks (Nystromformer),
-windows of 512 (Longformer), blocks of 64 (BigBird), windows of 128 in two of three layers (ModernBERT). FNet has no
-heads.
+All have the same depth, width, heads, vocabulary, longest input and MACs of the MLP, and all Linformers the same k.
+Other peers keep the setting that they were published with: 64 landmarks (Nystromformer), windows of 512 (Longformer),
+blocks of 64 (BigBird), windows of 128 in two of three layers (ModernBERT). FNet has no heads.
 """
 
 from collections.abc import Callable
@@ -23,13 +22,11 @@ from ..modeling_linformer import LinformerForMaskedLM, LinformerModel
 DENSE = ("sdpa", "eager")
 PEERS = ("lucidrains", "tatp22", "nystromformer", "longformer", "bigbird", "fnet", "modernbert")
 HAVE_K = ("linformer", "lucidrains", "tatp22")
-LABELLED_SHARE = 0.15
-FIRST_WORD = 3  # the ids before it are special
 WITHOUT_POOLER = {"add_pooling_layer": False}
 
 
 class HostModel(nn.Module):
-    """A model with the host's signature, behind the two calls that are measured."""
+    """A model of Transformers behind the two calls that are measured: with labels and without."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -40,14 +37,14 @@ class HostModel(nn.Module):
     ) -> torch.Tensor:
         """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss; takes `attention_mask`."""
         if mask and self.model.config.model_type == "fnet":
-            raise ValueError("FNet takes no mask for padding")
+            raise ValueError("FNet does not support a padding mask")
         if labels is None:
             return self.model(input_ids, **mask).last_hidden_state
         return self.model(input_ids, labels=labels, **mask).loss
 
 
 class PeerModel(nn.Module):
-    """A package's own model, which maps token ids to scores, and has no loss."""
+    """The model of another package, which maps token ids to scores and does not compute a loss."""
 
     def __init__(self, model: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -59,14 +56,14 @@ class PeerModel(nn.Module):
     ) -> torch.Tensor:
         """Return the last hidden states, `(B, N, M)`, or with labels, `(B, N)`, the loss; refuses a mask."""
         if mask:
-            raise ValueError("this package takes no mask for padding")
+            raise ValueError("this package does not support a padding mask")
         outputs = self.model(input_ids)
         return outputs if labels is None else F.cross_entropy(outputs.float().flatten(0, 1), labels.flatten())
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A model to measure: what it is, and its k where it has one."""
+class MeasuredModel:
+    """A model to measure: its name, as `build` takes it, and its k where it has one."""
 
     name: str
     projected_length: int | None = None
@@ -76,7 +73,7 @@ class Contender:
 
 
 def build(name: str, config: LinformerConfig, with_head: bool) -> nn.Module:
-    """Build a contender with the shape that a Linformer's configuration describes.
+    """Build a model with the shape that a Linformer's configuration describes.
 
     Args:
         name: `"linformer"`, `"roberta sdpa"`, `"roberta eager"`, or one of `PEERS`.
@@ -106,15 +103,15 @@ def host_model(
     without_head: dict | None = None,
     implementation: str | None = None,
 ) -> HostModel:
-    """Build a model of the host's.
+    """Build a model of Transformers.
 
     Args:
-        model_type: The host's name for its family.
+        model_type: The name of its family, as in `AutoConfig.for_model`.
         config: The shape.
         with_head: Build it with its masked-language-model head.
-        fields: What its configuration has besides, or instead.
+        fields: Fields of its configuration beside those of the shape, or in place of them.
         without_head: Arguments of the class without a head.
-        implementation: How it attends; None leaves it to the host.
+        implementation: The attention implementation; None takes the default of Transformers.
     """
     shape = {
         "vocab_size": config.vocab_size,
@@ -184,17 +181,17 @@ def longformer(config: LinformerConfig, with_head: bool) -> HostModel:
 
 
 def bigbird(config: LinformerConfig, with_head: bool) -> HostModel:
-    """Build a BigBird; up to 704 tokens it attends to all pairs by itself."""
+    """Build a BigBird; up to 704 tokens it computes full attention by its own choice."""
     return host_model("big_bird", config, with_head, {"attention_type": "block_sparse"}, WITHOUT_POOLER)
 
 
 def fnet(config: LinformerConfig, with_head: bool) -> HostModel:
-    """Build an FNet, which mixes tokens by a Fourier transform."""
+    """Build an FNet, which mixes tokens with a Fourier transform."""
     return host_model("fnet", config, with_head, {}, WITHOUT_POOLER)
 
 
 def modernbert(config: LinformerConfig, with_head: bool) -> HostModel:
-    """Build a ModernBERT; its MLP has three matrices for our two, so that each is two thirds as wide."""
+    """Build a ModernBERT; its MLP has three matrices where ours has two, so each is two thirds as wide."""
     dropout = config.hidden_dropout_prob
     fields = {
         "intermediate_size": config.intermediate_size * 2 // 3,
@@ -220,12 +217,12 @@ PEER_BUILDERS: dict[str, Callable[[LinformerConfig, bool], nn.Module]] = {
 
 
 def vocabulary_map(config: LinformerConfig, with_head: bool) -> nn.Module:
-    """Return what a package's model does last: score the vocabulary, or nothing."""
+    """Return the last map of a package's model: to the vocabulary, or the identity."""
     return nn.Linear(config.hidden_size, config.vocab_size) if with_head else nn.Identity()
 
 
 def installed(package: str) -> ModuleType:
-    """Import a peer's package. None is an extra of ours, and one that fails must not stop the others.
+    """Import the package of a peer when it is built: it is optional, and one that is missing must not stop others.
 
     Raises:
         ImportError: If it is not installed.
@@ -234,62 +231,3 @@ def installed(package: str) -> ModuleType:
         return import_module(package.replace("-", "_"))
     except ImportError as error:
         raise ImportError(f"This peer needs {package}: pip install {package}") from error
-
-
-def make_inputs(
-    batch_size: int,
-    num_tokens: int,
-    vocab_size: int,
-    padded_share: float,
-    with_labels: bool,
-    generator: torch.Generator,
-) -> dict[str, torch.Tensor]:
-    """Draw a batch of texts.
-
-    Args:
-        batch_size: Texts.
-        num_tokens: N, the length of the longest.
-        vocab_size: Words.
-        padded_share: Share of the batch that is padding behind shorter texts.
-        with_labels: Label some of the tokens.
-        generator: What draws.
-
-    Returns:
-        `input_ids`, `(B, N)`, and where asked for `attention_mask` and `labels` of that shape.
-    """
-    shape = (batch_size, num_tokens)
-    inputs = {"input_ids": torch.randint(FIRST_WORD, vocab_size, shape, generator=generator)}
-    if padded_share:
-        inputs["attention_mask"] = padding_mask(batch_size, num_tokens, padded_share)
-    if with_labels:
-        is_labelled = torch.rand(shape, generator=generator) < LABELLED_SHARE
-        is_labelled[-1, 0] = True  # a tiny batch has one too
-        if padded_share:
-            is_labelled &= inputs["attention_mask"] != 0
-        inputs["labels"] = inputs["input_ids"].masked_fill(~is_labelled, -100)
-    return inputs
-
-
-def padding_mask(batch_size: int, num_tokens: int, padded_share: float) -> torch.Tensor:
-    """Return the mask of texts of many lengths, the last of them the longest, whose padding is a share of the batch.
-
-    Lengths beside the longest are a power of evenly spread numbers below 1, whose mean is what is left for them.
-
-    Returns:
-        1 for a real token and 0 for padding, `(B, N)`.
-
-    Raises:
-        ValueError: If the share is none, or the batch has too few texts for so much padding.
-    """
-    if not 0 <= padded_share < 1:
-        raise ValueError(f"The share of padding is {padded_share}; it must be 0 or more, and below 1.")
-    others = batch_size - 1
-    left = batch_size * (1 - padded_share) - 1
-    if padded_share and left <= 0:
-        raise ValueError(
-            f"Of {batch_size} texts of up to {num_tokens} tokens no share of {padded_share} can be padding, as the "
-            "longest has none; take more texts a batch."
-        )
-    spread = ((torch.arange(others, dtype=torch.float64) + 0.5) / others) ** (others / left - 1 if others else 0)
-    lengths = torch.cat([(num_tokens * spread).round().clamp(min=1), torch.tensor([num_tokens])])
-    return (torch.arange(num_tokens) < lengths[:, None]).long()
