@@ -2,8 +2,10 @@
 
 import inspect
 from dataclasses import dataclass, field
+from pickle import UnpicklingError
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -17,10 +19,52 @@ class LoadingArguments:
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Run the code that a model on the Hub brings along. Read it first."}
     )
+    token: str | None = field(
+        default=None,
+        metadata={"help": "Access token of the Hub. By default HF_TOKEN, or that of `hf auth login`."},
+    )
 
     def loading(self) -> dict[str, Any]:
-        """Return what `from_pretrained` is to be told."""
-        return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code}
+        """Return the arguments of `from_pretrained`."""
+        return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code, "token": self.token}
+
+
+def load_whole(
+    model_class: type, name: str, may_lack_head: bool = False, **options: Any
+) -> tuple[PreTrainedModel, set[str]]:
+    """Load a model that somebody trained, and refuse one with weights that nobody did.
+
+    The host warns where tensors are missing, and draws them at random.
+
+    Args:
+        model_class: A model class of Transformers, or an Auto class.
+        name: A folder, or the name of a model on the Hub.
+        may_lack_head: The head may be missing from the checkpoint.
+        **options: For `from_pretrained`.
+
+    Returns:
+        The model, and the names of its tensors that the checkpoint does not hold.
+
+    Raises:
+        ValueError: If the file of weights is damaged, a tensor is missing or of another shape, or one holds NaN or
+            infinity.
+    """
+    try:
+        model, loading = model_class.from_pretrained(name, output_loading_info=True, **options)
+    except (SafetensorError, RuntimeError, EOFError, UnpicklingError) as error:
+        raise ValueError(f"The weights of {name} are damaged: {' '.join(str(error).split())[:300]}.") from error
+    body = "" if model.base_model is model else f"{model.base_model_prefix}."
+    # the host draws a pooler wherever there is none, and only heads for sequences use it
+    missing = set(loading["missing_keys"])
+    needed = {key for key in missing if f"{body}pooler." not in key}
+    if may_lack_head:
+        needed = {key for key in needed if key.startswith(body)}
+    if needed:
+        raise ValueError(f"The weights of {name} lack {len(needed)} tensors of the encoder, as {min(needed)}.")
+    for key, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise ValueError(f"The weights of {name} are damaged: {key} holds NaN or infinity.")
+    return model, missing
 
 
 def model_length(model: PreTrainedModel) -> int:

@@ -1,38 +1,31 @@
-"""How near a Linformer is to the dense encoder it came from, and what each costs, at several lengths."""
+"""How close a Linformer is to the dense encoder it was converted from, and what each costs, at several lengths."""
 
 import statistics
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_head
-from ..common.loading import LoadingArguments, check_tokenizer, model_length
-from ..common.measurement import seconds_in_turns
+from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
+from ..common.measurement import peak_tensor_bytes, seconds_in_turns
 from ..common.records import FILE_NAME, Stopwatch, model_facts, read_results, write_results
 from ..data.blocks import MaskingCollator, pack_blocks
 from ..data.texts import TextArguments, in_memory, load_texts
-from .windows import (
-    mean_embeddings,
-    read,
-    recall,
-    similarity_correlation,
-    window_sizes,
-)
+from .companion_files import local_folder
+from .distances import recall, similarity_correlation
+from .embeddings import MEAN_EMBEDDING, TextEmbedding, read_embedding
+from .windows import read, window_sizes
 
 
 logger = logging.get_logger(__name__)
 
 SMALLEST_LENGTH = 8
-FEWEST_BLOCKS = 3  # two would have one similarity, which correlates with nothing
+FEWEST_BLOCKS = 3  # two have a single similarity, of which there is no correlation
 MASKED_SHARE = 0.15
 
 
@@ -41,14 +34,17 @@ class ComparisonArguments(TextArguments, LoadingArguments):
     """Which two models are compared, on what text, and where the numbers go."""
 
     dense_name_or_path: str = field(metadata={"help": "The dense encoder, on the Hub or in a folder."})
+    dense_revision: str = field(
+        default="main", metadata={"help": "Which branch, tag or commit of the dense encoder to load."}
+    )
     model_name_or_path: str = field(metadata={"help": "The Linformer that was made from it, with its tokenizer."})
     output_dir: str = field(metadata={"help": "A new folder for results.json."})
     lengths: list[int] = field(
-        default_factory=lambda: [64, 256, 512], metadata={"help": "Lengths to compare at, in tokens."}
+        default_factory=lambda: [16, 64, 128, 256, 512], metadata={"help": "Lengths to compare at, in tokens."}
     )
-    max_blocks: int = field(default=64, metadata={"help": "Compare on at most so many blocks of each length."})
+    max_blocks: int = field(default=64, metadata={"help": "Compare on at most this many blocks of each length."})
     batch_size: int = field(default=8, metadata={"help": "Blocks that are read, and timed, together."})
-    rounds: int = field(default=5, metadata={"help": "How often each model is timed; the median counts."})
+    rounds: int = field(default=5, metadata={"help": "How often each model is timed; the median is reported."})
     seed: int = field(default=42, metadata={"help": "Which tokens are masked, and which documents held out."})
 
 
@@ -65,30 +61,35 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     refuse_other_folder(folder)
     watch = Stopwatch()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dense_source = {"pretrained_model_name_or_path": arguments.dense_name_or_path}
-    source = {"pretrained_model_name_or_path": arguments.model_name_or_path, **arguments.loading()}
-    configs = [AutoConfig.from_pretrained(**one) for one in (dense_source, source)]
+    names = arguments.dense_name_or_path, arguments.model_name_or_path
+    sources = {**arguments.loading(), "revision": arguments.dense_revision}, arguments.loading()
+    configs = [AutoConfig.from_pretrained(name, **source) for name, source in zip(names, sources)]
     head = shared_head(*(head_of_checkpoint(config.architectures) for config in configs))
     dense, linformer = (
-        head.auto_class.from_pretrained(**one, dtype=torch.float32).to(device) for one in (dense_source, source)
+        load_whole(head.auto_class, name, dtype=torch.float32, **source)[0].to(device)
+        for name, source in zip(names, sources)
     )
-    tokenizer = AutoTokenizer.from_pretrained(**source)
+    dense_embedding, embedding = (
+        embedding_of(name, source["revision"], source["token"], device) for name, source in zip(names, sources)
+    )
     numbers = compare(
         dense,
         linformer,
-        tokenizer,
+        AutoTokenizer.from_pretrained(arguments.model_name_or_path, **arguments.loading()),
         read_documents(arguments),
         lengths=arguments.lengths,
         max_blocks=arguments.max_blocks,
         batch_size=arguments.batch_size,
         rounds=arguments.rounds,
         seed=arguments.seed,
+        dense_embedding=dense_embedding,
+        embedding=embedding,
     )
-    for line in table_lines(numbers):
+    for line in [*table_lines(numbers), "", *summary_lines(numbers)]:
         logger.info(line)
     longest = model_length(dense)
     if max(arguments.lengths) > longest:
-        logger.info(f"The dense model reads {longest} tokens; longer text it reads in windows, which are averaged.")
+        logger.info(f"The dense model reads {longest} tokens; it reads longer text in windows, which are averaged.")
     folder.mkdir(parents=True, exist_ok=True)
     flat = {f"{name}_{length}": value for length, found in numbers.items() for name, value in found.items()}
     about = {"dense_model": model_facts(dense), "model": model_facts(linformer)}
@@ -124,11 +125,13 @@ def compare(
     batch_size: int = 8,
     rounds: int = 5,
     seed: int = 42,
+    dense_embedding: TextEmbedding = MEAN_EMBEDDING,
+    embedding: TextEmbedding = MEAN_EMBEDDING,
 ) -> dict[int, dict[str, float]]:
-    """Compare what two models make of the same blocks of text, and what each costs.
+    """Compare the outputs of two models on the same blocks of text, and what each costs.
 
-    A dense model that reads less than a block reads it in windows: its embedding and its answer are the mean over
-    them, and its words come from the window they stand in.
+    A dense model that reads less than a block reads it in windows: its embedding and its logits of labels are the mean
+    over windows, and a masked word is predicted in the window in which it stands.
 
     Args:
         dense: The dense encoder.
@@ -138,11 +141,13 @@ def compare(
         lengths: Tokens of a block.
         max_blocks: Blocks of a length, at most, and documents for retrieval.
         batch_size: Blocks that are read, and timed, together.
-        rounds: Timings of each model, in turns; the median counts.
+        rounds: Timings of each model, in turns; the median is reported.
         seed: Which tokens are masked.
+        dense_embedding: How the dense encoder embeds a text, as from `embeddings.read_embedding`.
+        embedding: How the Linformer does.
 
     Returns:
-        For each length by name: `blocks`, `dense_windows`; of mean-pooled embeddings `embedding_cosine`, its 5th
+        For each length by name: `blocks`, `dense_windows`; of the models' embeddings `embedding_cosine`, its 5th
         percentile `embedding_cosine_p5`, and `similarity_correlation` of the similarities between blocks; with heads
         for words, `top1_agreement` and `top5_agreement` on masked tokens, the share for which the dense model's word
         is the Linformer's first, or among its first five; with heads for labels, `label_agreement`; where documents
@@ -166,20 +171,28 @@ def compare(
     for model in (dense, linformer):
         check_tokenizer(tokenizer, model, model.config.model_type)
         model.eval()
+    head = shared_head(*(head_of_class(type(model).__name__) for model in (dense, linformer)))
     numbers = {}
-    for length in lengths:
+    for length in logging.tqdm(lengths, desc="Comparing", unit="length"):
         blocks = make_blocks(tokenizer, texts, length, max_blocks).to(dense.device)
-        pairs = [half.to(dense.device) for half in make_halves(tokenizer, texts, length, max_blocks)]
         found = {"blocks": len(blocks), "dense_windows": len(window_sizes(length, model_length(dense)))}
-        found |= compare_readings(dense, linformer, blocks.split(batch_size))
-        if shared_head(*(head_of_class(type(model).__name__) for model in (dense, linformer))) == MASKED_LM:
+        found |= compare_readings(dense, linformer, blocks.split(batch_size), (dense_embedding, embedding))
+        if head == MASKED_LM:
             found |= compare_words(dense, linformer, mask_blocks(tokenizer, blocks, seed), batch_size)
-        if len(pairs[0]) > 1:
-            found["retrieval_pairs"] = len(pairs[0])
-            for name, model in (("dense", dense), ("linformer", linformer)):
-                found[f"{name}_recall_at_1"] = recall(*(embed(model, half.split(batch_size)) for half in pairs))
+        halves = [half.to(dense.device) for half in make_halves(tokenizer, texts, length, max_blocks)]
+        if len(halves[0]) > 1:
+            found["retrieval_pairs"] = len(halves[0])
+            for name, model, pool in (("dense", dense, dense_embedding), ("linformer", linformer, embedding)):
+                queries, keys = (embed(model, half.split(batch_size), pool) for half in halves)
+                found[f"{name}_recall_at_1"] = recall(queries, keys)
         numbers[length] = found | compare_cost(dense, linformer, blocks[:batch_size], rounds)
     return numbers
+
+
+def embedding_of(name: str, revision: str, token: str | None, device: torch.device | str) -> TextEmbedding:
+    """Return how a model on the Hub or in a folder embeds a text; by the mean over tokens where it does not say."""
+    folder = local_folder(name, revision, token)
+    return MEAN_EMBEDDING if folder is None else read_embedding(folder, device)
 
 
 def make_blocks(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int, most: int) -> torch.Tensor:
@@ -219,21 +232,21 @@ def mask_blocks(tokenizer: PreTrainedTokenizerBase, blocks: torch.Tensor, seed: 
 
 @torch.no_grad()
 def compare_readings(
-    dense: PreTrainedModel, linformer: PreTrainedModel, batches: Sequence[torch.Tensor]
+    dense: PreTrainedModel,
+    linformer: PreTrainedModel,
+    batches: Sequence[torch.Tensor],
+    embeddings: tuple[TextEmbedding, TextEmbedding],
 ) -> dict[str, float]:
-    """Compare embeddings and, of models with a head for labels, the likeliest label."""
-    embeddings, agreements = ([], []), []
+    """Compare the embeddings of two models and, of models with a head for labels, the likeliest label."""
+    vectors, agreements = ([], []), []
     for input_ids in batches:
         readings = [read(model, input_ids, model_length(model)) for model in (dense, linformer)]
-        for kept, reading in zip(embeddings, readings):
-            kept.append(mean_embeddings(reading.hidden_states[-1], reading.window_sizes))
+        for kept, reading, embedding in zip(vectors, readings, embeddings):
+            kept.append(embedding.of_reading(reading))
         logits = [reading.logits for reading in readings]
-        if (
-            all(one is not None for one in logits)
-            and logits[0].shape[-1] == logits[1].shape[-1] == dense.config.num_labels > 1
-        ):
+        if predict_same_labels(logits, dense.config.num_labels):
             agreements.append((logits[0].argmax(-1) == logits[1].argmax(-1)).flatten())
-    first, second = (torch.cat(kept) for kept in embeddings)
+    first, second = (torch.cat(kept) for kept in vectors)
     cosines = F.cosine_similarity(first, second)
     found = {
         "embedding_cosine": cosines.mean().item(),
@@ -243,11 +256,16 @@ def compare_readings(
     return found | ({"label_agreement": torch.cat(agreements).float().mean().item()} if agreements else {})
 
 
+def predict_same_labels(logits: Sequence[torch.Tensor | None], num_labels: int) -> bool:
+    """Tell whether two models have heads that choose among the same number of labels, at least two."""
+    return num_labels > 1 and all(one is not None and one.shape[-1] == num_labels for one in logits)
+
+
 @torch.no_grad()
 def compare_words(
     dense: PreTrainedModel, linformer: PreTrainedModel, masked: dict[str, torch.Tensor], batch_size: int
 ) -> dict[str, float]:
-    """Compare the words that two models put where tokens are hidden."""
+    """Compare the words that two models predict where tokens are masked."""
     hits = []
     for input_ids, labels in zip(masked["input_ids"].split(batch_size), masked["labels"].split(batch_size)):
         wanted, found = (
@@ -259,22 +277,20 @@ def compare_words(
 
 
 @torch.no_grad()
-def embed(model: PreTrainedModel, batches: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the mean-pooled embeddings of blocks, `(blocks, M)`."""
-    readings = (read(model, input_ids, model_length(model)) for input_ids in batches)
-    return torch.cat([mean_embeddings(reading.hidden_states[-1], reading.window_sizes) for reading in readings])
+def embed(model: PreTrainedModel, batches: Sequence[torch.Tensor], embedding: TextEmbedding) -> torch.Tensor:
+    """Return the embeddings of blocks, `(blocks, D)`."""
+    return torch.cat([embedding.of_reading(read(model, ids, model_length(model))) for ids in batches])
 
 
-@torch.no_grad()
 def compare_cost(
     dense: PreTrainedModel, linformer: PreTrainedModel, input_ids: torch.Tensor, rounds: int
 ) -> dict[str, float]:
     """Time two models in turns on one batch, and measure their memory."""
     calls = {
-        "dense": lambda: embed(dense, [input_ids]),
-        "linformer": lambda: embed(linformer, [input_ids]),
+        "dense": lambda: embed(dense, [input_ids], MEAN_EMBEDDING),
+        "linformer": lambda: embed(linformer, [input_ids], MEAN_EMBEDDING),
     }
-    memory = {name: peak_memory(call) for name, call in calls.items()}  # warms up, too
+    memory = {name: peak_tensor_bytes(call) for name, call in calls.items()}  # also the first, slower call of each
     seconds = seconds_in_turns(calls, rounds, input_ids.device)
     ratios = [slow / fast for slow, fast in zip(seconds["dense"], seconds["linformer"])]
     found = {"speedup": statistics.median(ratios)}
@@ -288,42 +304,6 @@ def compare_cost(
     return found
 
 
-def peak_memory(call: Callable[[], torch.Tensor]) -> int:
-    """Return the most bytes of new tensors that are alive together during a call."""
-    with LiveBytes() as counted:
-        call()
-    return counted.peak
-
-
-class LiveBytes(TorchDispatchMode):
-    """Count the bytes of tensors that operations make while they live; scratch inside an operation is not seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-
-    def __torch_dispatch__(
-        self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = {storage.data_ptr() for storage in storages((args, kwargs))}
-        for storage in storages(result):
-            if storage.data_ptr() not in given:  # neither a view nor a change in place
-                self.live += storage.nbytes()
-                weakref.finalize(storage, self.release, storage.nbytes())
-        self.peak = max(self.peak, self.live)
-        return result
-
-    def release(self, num_bytes: int) -> None:
-        """Count bytes off that were freed."""
-        self.live -= num_bytes
-
-
-def storages(tree: Any) -> list[torch.UntypedStorage]:
-    """List the storages of all tensors in nested arguments."""
-    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
 def table_lines(numbers: dict[int, dict[str, float]]) -> list[str]:
     """Set numbers as a table with a column for each length."""
     names = list(dict.fromkeys(name for found in numbers.values() for name in found))
@@ -333,3 +313,11 @@ def table_lines(numbers: dict[int, dict[str, float]]) -> list[str]:
         cells = (f"{found[name]:>12.4g}" if name in found else f"{'-':>12}" for found in numbers.values())
         lines.append(f"{name.replace('_', ' '):{width}}" + "".join(cells))
     return lines
+
+
+def summary_lines(numbers: dict[int, dict[str, float]]) -> list[str]:
+    """Set length, cosine and speed as a table with a line for each length."""
+    rows = [
+        f"{length:>8}{found['embedding_cosine']:>10.3f}{found['speedup']:>9.2f} x" for length, found in numbers.items()
+    ]
+    return [f"{'tokens':>8}{'cosine':>10}{'speed':>11}", *rows]

@@ -25,9 +25,9 @@ from ..conversion.windows import attention_modules
 from ..data.blocks import MaskingCollator, cut_lines, mask_once, pack_blocks
 from ..data.texts import Table, TextArguments, Texts, in_memory, load_texts
 from ..sharing.hub import write_card
+from .distillation_trainer import MEASURES, DistillationTrainer, Measurement, TeachingArguments
 from .pretraining import NewMasks
 from .resuming import find_checkpoint
-from .teaching import MEASURES, DistillationTrainer, TeachingArguments, measure
 
 
 logger = logging.get_logger(__name__)
@@ -102,9 +102,10 @@ def distill(arguments: DistillationArguments, training: TrainingArguments) -> di
         processing_class=tokenizer,
         data_collator=collator,
         callbacks=[NewMasks(collator)] if masks else None,
-        compute_metrics=measure,
+        compute_metrics=Measurement(),
         teacher=teacher,
-        arguments=arguments,
+        weights=arguments.loss_weights(),
+        projection_learning_rate=arguments.projection_learning_rate,
         vary_length=arguments.vary_length and not arguments.line_by_line,
     )
     metrics = run_training(trainer, student, checkpoint) if training.do_train else {}

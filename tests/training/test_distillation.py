@@ -1,16 +1,14 @@
 """A Linformer learns from its dense teacher: the loss, windows of long text, the run as a user starts it."""
 
 import json
-import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from conftest import assert_close, assert_same_tensors, random_ids, random_like
+from conftest import assert_same_tensors, random_ids
 from dense_twins import DOCUMENTS, make_dense, make_linformer, make_tokenizer, save
 from safetensors.torch import load_file
 from transformers import (
@@ -25,21 +23,8 @@ from transformers import (
 
 from linformer_hf import LinformerModel
 from linformer_hf.common.heads import MASKED_LM, NO_HEAD, QUESTION_ANSWERING, head_of_checkpoint, shared_head
-from linformer_hf.conversion.windows import (
-    Reading,
-    attention_modules,
-    read,
-    read_window,
-    window_sizes,
-)
 from linformer_hf.training.distillation import DistillationArguments, distill, load_models
-from linformer_hf.training.teaching import (
-    DistillationTrainer,
-    TeachingArguments,
-    cut_blocks,
-    distillation_loss,
-    draw_length,
-)
+from linformer_hf.training.distillation_trainer import DistillationTrainer, draw_length
 
 
 ROOT = Path(__file__).parents[2]
@@ -87,182 +72,6 @@ def training(folder, **changes):
         "use_cpu": True,
     }
     return TrainingArguments(**{**defaults, **changes})
-
-
-def random_reading(seed, sizes, logits_shape):
-    """Draw the states of two layers, the outputs of two attentions and logits, in float64."""
-    draws = iter(range(seed, seed + 5))
-    states = [random_like(torch.empty(3, sum(sizes), 4, dtype=torch.float64), next(draws)) for _ in range(4)]
-    logits = random_like(torch.empty(logits_shape, dtype=torch.float64), next(draws))
-    return Reading(states[:2], states[2:], logits, sizes)
-
-
-def loss_by_loops(student, teacher, weights, lengths, rows):
-    """Compute the loss token by token; `rows` are those of the logits that count, of student and teacher."""
-    loss = 0.0
-    for weight, ours, theirs in (
-        (weights.hidden_weight, student.hidden_states, teacher.hidden_states),
-        (weights.attention_weight, student.attention_outputs, teacher.attention_outputs),
-    ):
-        for mine, wanted in zip(ours, theirs):
-            tokens = [(b, t) for b, length in enumerate(lengths) for t in range(length)]
-            mine = np.array([mine[place].numpy() for place in tokens])
-            wanted = np.array([wanted[place].numpy() for place in tokens])
-            variance = np.mean([np.mean((column - column.mean()) ** 2) for column in wanted.T])
-            loss += weight / len(ours) * np.mean((mine - wanted) ** 2) / variance
-    distances = []
-    for b, length in enumerate(lengths):
-        start = 0
-        for size in teacher.window_sizes:
-            stop = min(start + size, length)
-            if stop > start:
-                mine, wanted = (r.hidden_states[-1][b, start:stop].numpy().mean(0) for r in (student, teacher))
-                distances.append(1 - mine @ wanted / np.linalg.norm(mine) / np.linalg.norm(wanted))
-            start += size
-    loss += weights.embedding_weight * np.mean(distances)
-    divergences = []
-    for mine, wanted in rows:
-        p, q = (np.exp(row.numpy() / weights.temperature) for row in (wanted, mine))
-        p, q = p / p.sum(), q / q.sum()
-        divergences.append(weights.temperature**2 * sum(p * np.log(p / q)))
-    return loss + weights.logits_weight * np.mean(divergences)
-
-
-WEIGHTS = TeachingArguments(
-    hidden_weight=0.7, embedding_weight=1.3, attention_weight=0.4, logits_weight=0.6, temperature=1.7
-)
-
-
-def test_the_loss_is_what_loops_over_tokens_and_windows_give():
-    lengths = [9, 4, 7]
-    student, teacher = random_reading(0, [3, 2, 4], (3, 5)), random_reading(10, [3, 2, 4], (3, 5))
-    mask = torch.tensor([[int(token < length) for token in range(9)] for length in lengths])
-    expected = loss_by_loops(student, teacher, WEIGHTS, lengths, zip(student.logits, teacher.logits))
-    assert_close(distillation_loss(student, teacher, WEIGHTS, mask), torch.tensor(expected))
-
-
-def test_the_loss_of_words_counts_labelled_tokens_of_a_sparse_or_a_full_head():
-    student, teacher = random_reading(0, [9], (3, 9, 5)), random_reading(10, [9], (3, 9, 5))
-    labels = torch.full((3, 9), -100)
-    places = [(0, 2), (0, 8), (2, 1)]
-    for place in places:
-        labels[place] = 4
-    rows = [(student.logits[place], teacher.logits[place]) for place in places]
-    expected = torch.tensor(loss_by_loops(student, teacher, WEIGHTS, [9, 9, 9], rows))
-    assert_close(distillation_loss(student, teacher, WEIGHTS, labels=labels), expected)
-    student.logits = torch.stack([mine for mine, _ in rows])
-    assert_close(distillation_loss(student, teacher, WEIGHTS, labels=labels), expected)
-
-
-def test_logits_that_are_numbers_are_compared_as_they_are():
-    student, teacher = random_reading(0, [9], (3, 2)), random_reading(10, [9], (3, 2))
-    as_choice, as_numbers = (
-        distillation_loss(
-            student, teacher, TeachingArguments(hidden_weight=0, embedding_weight=0), picks_one=picks_one
-        )
-        for picks_one in (True, False)
-    )
-    assert_close(as_numbers, (student.logits - teacher.logits).square().mean())
-    assert not torch.isclose(as_choice, as_numbers)
-
-
-@pytest.mark.parametrize("longest", [5, 16, 32])
-@pytest.mark.parametrize("num_tokens", [4, 16, 33, 64, 100])
-def test_windows_cover_the_text_and_leave_room_for_their_frame(num_tokens, longest):
-    sizes = window_sizes(num_tokens, longest)
-    assert sum(sizes) == num_tokens
-    framed = [size + (number > 0) + (number < len(sizes) - 1) for number, size in enumerate(sizes)]
-    assert max(framed) <= longest
-    assert max(framed) - min(framed) <= 1
-    assert len(sizes) == (1 if num_tokens <= longest else math.ceil((num_tokens - 2) / (longest - 2)))
-
-
-def test_long_text_is_read_in_windows_that_are_framed_as_the_teacher_is_used_to():
-    dense = make_dense(BertForSequenceClassification, TOKENIZER, max_position_embeddings=9).double()
-    ids = random_ids(2, 18)
-    start, end = ids[:, :1], ids[:, -1:]
-    windows = [torch.cat(parts, 1) for parts in ((ids[:, :7], end), (start, ids[:, 7:12], end), (start, ids[:, 12:]))]
-    outputs = [dense(window, output_hidden_states=True) for window in windows]
-    found = read(dense, ids, 9, recorded_modules=attention_modules(dense))
-    assert found.window_sizes == [7, 5, 6]
-    for layer, states in enumerate(found.hidden_states, start=1):
-        first, second, third = (output.hidden_states[layer] for output in outputs)
-        assert_close(states, torch.cat([first[:, :-1], second[:, 1:-1], third[:, 1:]], 1))
-    assert [tuple(states.shape) for states in found.attention_outputs] == [(2, 18, 16)] * 2
-    assert_close(found.logits, sum(output.logits for output in outputs) / 3)
-
-
-def test_padding_changes_no_state_of_a_window():
-    dense = make_dense(BertForMaskedLM, TOKENIZER, max_position_embeddings=9).double()
-    ids, mask = random_ids(2, 18), torch.ones(2, 18, dtype=torch.long)
-    ids[1, 10:], mask[1, 10:] = TOKENIZER.pad_token_id, 0
-    padded = read(dense, ids, 9, mask)
-    whole = read(dense, ids[:1], 9)
-    assert_close(padded.logits[0], whole.logits[0])
-    start, end = ids[1:, :1], ids[1:, 9:10]
-    first = read_window(dense, torch.cat([ids[1:, :7], end], 1))
-    second = read_window(dense, torch.cat([start, ids[1:, 7:10]], 1))
-    expected = torch.cat([first.logits[:, :-1], second.logits[:, 1:]], 1)
-    assert_close(padded.logits[1:, :10], expected)
-
-
-def test_recorded_attention_outputs_are_those_before_the_residual_sum():
-    dense = make_dense(BertModel, TOKENIZER).double()
-    linformer = make_linformer(dense, projected_length=32).double()
-    ids = random_ids(2, 32)
-    ours, theirs = (read(model, ids, 32, recorded_modules=attention_modules(model)) for model in (linformer, dense))
-    for mine, wanted in zip(ours.attention_outputs, theirs.attention_outputs):
-        assert_close(mine, wanted)
-    embeddings = dense.embeddings(ids)
-    layer = dense.encoder.layer[0].attention
-    assert_close(layer.output.LayerNorm(theirs.attention_outputs[0] + embeddings), layer(embeddings)[0])
-
-
-def test_every_step_draws_a_length_and_blocks_keep_their_end():
-    lengths = [draw_length(100, seed=3, step=step) for step in range(60)]
-    assert set(lengths) == {100, 50, 25}
-    assert 20 < lengths.count(100) < 40
-    assert lengths == [draw_length(100, seed=3, step=step) for step in range(60)]
-    assert lengths != [draw_length(100, seed=4, step=step) for step in range(60)]
-    assert draw_length(12, seed=0, step=0) == 12
-    blocks = torch.arange(20).view(2, 10)
-    assert cut_blocks(blocks, 4).tolist() == [[0, 1, 2, 9], [10, 11, 12, 19]]
-
-
-def trainer_of(pair, folder, **changes):
-    student, teacher = (AutoModel.from_pretrained(name) for name in pair)
-    return DistillationTrainer(
-        model=student,
-        args=training(folder),
-        teacher=teacher,
-        arguments=TeachingArguments(**changes),
-        vary_length=False,
-    )
-
-
-def test_projections_have_their_own_learning_rate(pair, tmp_path):
-    trainer = trainer_of(pair, tmp_path, projection_learning_rate=0.25)
-    optimizer = trainer.create_optimizer()
-    assert trainer.create_optimizer() is optimizer
-    rates = {id(weight): group["lr"] for group in optimizer.param_groups for weight in group["params"]}
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(rates)
-    found = {name: rates[id(weight)] for name, weight in trainer.model.named_parameters()}
-    assert {name for name, rate in found.items() if rate == 0.25} == {"projection.weight"}
-    assert set(found.values()) == {0.25, 3e-3}
-
-
-def test_the_teacher_stays_as_it_is(pair, tmp_path):
-    trainer = trainer_of(pair, tmp_path, attention_weight=1.0)
-    before = {name: tensor.clone() for name, tensor in trainer.teacher.state_dict().items()}
-    trainer.create_optimizer()
-    loss = trainer.compute_loss(trainer.model, {"input_ids": random_ids(4, 32)})
-    loss.backward()
-    trainer.optimizer.step()
-    assert loss > 0
-    assert all(weight.grad is not None for weight in trainer.model.parameters())
-    assert all(weight.grad is None and not weight.requires_grad for weight in trainer.teacher.parameters())
-    assert not trainer.teacher.training
-    assert_same_tensors(trainer.teacher.state_dict(), before)
 
 
 @pytest.fixture(scope="module")
