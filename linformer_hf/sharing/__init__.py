@@ -6,7 +6,8 @@ from ..common.lazy import export_lazily
 __getattr__, __dir__, __all__ = export_lazily(
     __name__,
     {
-        "hub": ["PushArguments", "export", "push"],
+        "card": ["origin_facts", "write_card"],
+        "hub": ["PushArguments", "push", "save_for_hub"],
         "onnx_export": ["ExportArguments", "export_checkpoint", "export_onnx"],
     },
 )

@@ -1,30 +1,33 @@
-"""A folder that loads anywhere: what belongs in it, its card, and the push to the Hub."""
+"""A folder that loads anywhere: what belongs in it, and the push to the Hub."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCardData
-from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.repocard_data import EvalResult
-from jinja2 import Environment
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..common.heads import head_of_pipeline
+from ..common.files import read_json
+from ..common.secrets import find_secret, hide
 from ..configuration_linformer import AUTO_MAP
+from .card import CARD, REPO_ID, read_card_data, write_card
 
 
 logger = logging.get_logger(__name__)
 
-TEMPLATE = Path(__file__).with_name("card_template.md")
-REPO_ID = "OWNER/NAME"  # stands in a card until the push knows the name
 CODE = ("configuration_linformer.py", "modeling_linformer.py")
 PUSHED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.md", "*.py", "*.png", "*.svg", "*.onnx", "*.data")
+BINARY = ("*.safetensors", "*.model", "*.png", "*.onnx", "*.data")
 STATE = ("trainer_state.json", "train_results.json", "eval_results.json", "all_results.json")
+INDEX = "model.safetensors.index.json"
+MODULES = "modules.json"  # where Sentence Transformers lists pooling and normalization, each in a folder
+LEFT_AT_HOME = ("checkpoint-*", "runs", ".*", "__pycache__")  # folders whose absence nobody needs to be told
 
 
 @dataclass
@@ -40,10 +43,19 @@ class PushArguments:
         default=None, metadata={"help": "Refuse to push where the branch has moved on from this commit."}
     )
     commit_message: str = field(default="Upload a Linformer", metadata={"help": "The title of the commit."})
+    license: str | None = field(
+        default=None, metadata={"help": "License in the metadata of the pushed card, as in `apache-2.0`."}
+    )
+    language: list[str] | None = field(
+        default=None, metadata={"help": "Languages in the metadata of the pushed card, as in `en`."}
+    )
+    token: str | None = field(
+        default=None, metadata={"help": "Access token of the Hub. By default that of `hf auth login` or HF_TOKEN."}
+    )
     dry_run: bool = field(default=False, metadata={"help": "Only list what would be uploaded, and its size."})
 
 
-def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> Path:
+def save_for_hub(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> Path:
     """Save a model so that every head's Auto class loads it, with this package or without.
 
     Weights go into safetensors, beside them configuration, tokenizer, the two files of code, and a card.
@@ -51,7 +63,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: s
     Args:
         model: A Linformer with any head, or none.
         tokenizer: Its tokenizer.
-        folder: Where to save. A record `results.json` in it fills the card; a card that is there stays.
+        folder: Where to save. A record `results.json` in it fills the card; a card that a person wrote stays.
 
     Returns:
         The folder.
@@ -63,81 +75,92 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: s
     return folder
 
 
-def write_card(folder: str | Path) -> Path:
-    """Write the card of a folder from its record; a card that is there stays, because a person may have edited it.
-
-    Returns:
-        The card, `README.md`.
-    """
-    folder = Path(folder)
-    card = folder / "README.md"
-    if not card.exists():
-        record = read_json(folder / "results.json") if (folder / "results.json").is_file() else {}
-        card.write_text(render_card(record, folder.name), encoding="utf-8")
-    return card
-
-
-def render_card(record: Mapping[str, Any], title: str) -> str:
-    """Render a card. It can hold no number that is not in the record.
-
-    Args:
-        record: As `results.write_results` leaves it; `about` in it names task, data and base model.
-        title: Heading of the card.
-
-    Returns:
-        The card's text, metadata first. `OWNER/NAME` stands for the repository until it is pushed.
-    """
-    about = record.get("about", {})
-    task = about.get("pipeline_tag", "fill-mask")
-    is_linformer = about.get("model", {}).get("model_type", "linformer") == "linformer"
-    numbers = record.get("numbers", {})
-    measured = [
-        EvalResult(
-            task_type=task,
-            dataset_type=about["dataset_type"],
-            dataset_name=about["dataset"],
-            metric_type=metric,
-            metric_value=numbers[metric],
-        )
-        for metric in about.get("metrics", [])
-        if metric in numbers
-    ]
-    data = ModelCardData(
-        library_name="transformers",
-        pipeline_tag=task,
-        tags=["linformer", "linear-attention"] if is_linformer else None,
-        language=about.get("language"),
-        license=about.get("license"),
-        datasets=about.get("dataset_ids"),
-        base_model=about.get("base_model"),
-        model_name=title if measured else None,
-        eval_results=measured or None,
-    )
-    # blocks of the template leave no blank lines behind
-    template = Environment(trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
-        card_data=data,
-        is_linformer=is_linformer,
-        title=title,
-        repo_id=REPO_ID,
-        auto_class=head_of_pipeline(task).auto_class.__name__,
-        model=about.get("model"),
-        dataset=about.get("dataset"),
-        base_model=about.get("base_model"),
-        record=record or None,
-    )
+export = save_for_hub
 
 
 def files_to_push(folder: str | Path) -> dict[str, int]:
     """List what a push uploads, in order, with sizes in bytes: no pickles, no optimizer, no state of a Trainer.
 
+    Of the folders in it, those that `modules.json` of Sentence Transformers lists are uploaded, and `onnx`.
+
     Raises:
-        ValueError: If the folder would not load elsewhere; the message names the file and the reason.
+        ValueError: If the folder would not load elsewhere, or a file holds a secret; the message names the file.
     """
     folder = Path(folder)
     check_folder(folder)
-    found = {file for pattern in PUSHED for file in folder.glob(pattern) if file.name not in STATE}
-    return {file.name: file.stat().st_size for file in sorted(found)}
+    found = sorted(folder / name for name in pushed_names(folder))
+    for file in found:
+        check_no_secret(file)
+    return {file.relative_to(folder).as_posix(): file.stat().st_size for file in found}
+
+
+def pushed_names(folder: Path) -> Iterator[str]:
+    """Yield the files to push, as paths below the folder."""
+    subfolders = pushed_subfolders(folder)
+    named = {name.split("/")[0] for name in subfolders}
+    for path in folder.iterdir():
+        if path.is_file() and is_pushed(path):
+            yield path.name
+        is_known = path.name in named or any(fnmatch(path.name, pattern) for pattern in LEFT_AT_HOME)
+        if path.is_dir() and not is_known:
+            logger.warning(f"The folder {path} is not pushed.")
+    for name in subfolders:
+        for path in (folder / name).rglob("*"):
+            if path.is_file() and is_pushed(path):
+                yield path.relative_to(folder).as_posix()
+
+
+def is_pushed(file: Path) -> bool:
+    """Tell whether a file belongs on the Hub, by its name."""
+    return any(file.match(pattern) for pattern in PUSHED) and file.name not in STATE
+
+
+def pushed_subfolders(folder: Path) -> list[str]:
+    """List the folders below a saved model that belong to it.
+
+    Raises:
+        ValueError: If `modules.json` is damaged, or lists a folder that is missing or lies elsewhere.
+    """
+    found = ["onnx"] if (folder / "onnx").is_dir() else []
+    if (folder / MODULES).is_file():
+        modules = read_json_list(folder / MODULES)
+        for path in filter(None, (module.get("path") for module in modules)):
+            inside = (folder / path).resolve()
+            if folder.resolve() not in inside.parents or not inside.is_dir():
+                raise ValueError(f"{folder / MODULES} lists the folder {path}, which {folder} does not hold.")
+            found.append(path.rstrip("/"))
+    return found
+
+
+def read_json_list(file: Path) -> list[dict[str, Any]]:
+    """Read a JSON list of objects.
+
+    Raises:
+        ValueError: If the file holds something else.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}.") from error
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
+        raise ValueError(f"{file} does not hold a list of objects.")
+    return content
+
+
+def check_no_secret(file: Path) -> None:
+    """Check that a text file holds no secret.
+
+    Raises:
+        ValueError: With the name of the file, and the first characters of what was found.
+    """
+    if any(file.match(pattern) for pattern in BINARY):
+        return
+    found = find_secret(file.read_text(encoding="utf-8", errors="replace"))
+    if found is not None:
+        raise ValueError(
+            f"{file} holds an access token or password ({found}) and is not pushed. Remove it from the file, and "
+            "revoke it if the file was public."
+        )
 
 
 def check_folder(folder: Path) -> None:
@@ -154,33 +177,50 @@ def check_folder(folder: Path) -> None:
     if config.get("model_type") == "linformer":
         for name in CODE:
             if not (folder / name).is_file():
-                raise ValueError(f"{folder} lacks {name}; save the model anew with linformer_hf imported.")
-        lacking = sorted(set(AUTO_MAP) - set(config.get("auto_map") or {}))
-        if lacking:
-            raise ValueError(f"{folder / 'config.json'}: `auto_map` lacks {', '.join(lacking)}; save the model anew.")
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        raise ValueError(f"{folder} has no weights in safetensors; pickled weights are not pushed.")
-    for file in weights:
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                tensors.keys()
-        except SafetensorError as error:
-            raise ValueError(f"{file} is damaged: {error}.") from error
+                raise ValueError(f"{folder} lacks {name}; save the model again with linformer_hf imported.")
+        missing = sorted(set(AUTO_MAP) - set(config.get("auto_map") or {}))
+        if missing:
+            raise ValueError(f"{folder / 'config.json'}: `auto_map` lacks {', '.join(missing)}; save the model again.")
+    check_weights(folder)
+    if (folder / CARD).is_file():
+        read_card_data(folder / CARD)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object.
+def check_weights(folder: Path) -> None:
+    """Check that all files of weights are there and can be read.
 
     Raises:
-        ValueError: If the file is missing or holds something else.
+        ValueError: At the first that is missing or damaged.
     """
-    if not file.is_file():
-        raise ValueError(f"{file}: there is no such file.")
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{folder} has no weights in safetensors; pickled weights are not pushed.")
+    held = {file.name: tensor_names(file) for file in files}
+    if not (folder / INDEX).is_file():
+        shards = [file.name for file in files if "-of-" in file.name]
+        if shards and not (folder / "model.safetensors").is_file():
+            raise ValueError(f"{folder} lacks {INDEX}, which says what {shards[0]} is a part of.")
+        return
+    places = read_json(folder / INDEX).get("weight_map", {})
+    for shard in sorted(set(places.values())):
+        if shard not in held:
+            raise ValueError(f"{folder} lacks {shard}, one of {len(set(places.values()))} files of weights.")
+        lacking = sorted(name for name, file in places.items() if file == shard and name not in held[shard])
+        if lacking:
+            raise ValueError(f"{folder / shard} lacks the tensor {lacking[0]}, which {INDEX} expects there.")
+
+
+def tensor_names(file: Path) -> set[str]:
+    """Return the names of the tensors in a file.
+
+    Raises:
+        ValueError: If it is damaged.
+    """
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is not JSON: {error}.") from error
+        with safe_open(file, framework="pt") as tensors:
+            return set(tensors.keys())
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged: {error}.") from error
 
 
 def push_from_arguments(arguments: PushArguments) -> str | None:
@@ -196,6 +236,9 @@ def push(
     create_pr: bool = False,
     parent_commit: str | None = None,
     commit_message: str = "Upload a Linformer",
+    license: str | None = None,
+    language: str | list[str] | None = None,
+    token: str | None = None,
     dry_run: bool = False,
 ) -> str | None:
     """Upload a saved model in one commit, so that the Hub holds all of it or nothing.
@@ -208,22 +251,30 @@ def push(
         create_pr: Open a pull request instead of changing the branch.
         parent_commit: Refuse where the branch has moved on from this commit.
         commit_message: Title of the commit.
+        license: License in the metadata of the pushed card. None leaves what the card says.
+        language: Language or languages in the metadata of the pushed card. None leaves what the card says.
+        token: Access token of the Hub. None takes that of `hf auth login` or of `HF_TOKEN`.
         dry_run: Only log what would be uploaded.
 
     Returns:
         The address of the commit or pull request; None of a dry run.
 
     Raises:
-        ValueError: If the folder is not whole, or the Hub refuses; the message says what happened to the repository.
+        ValueError: If the folder is not whole or holds a secret, the Hub refuses, or it cannot be reached; the
+            message says what happened to the repository.
     """
     files = files_to_push(folder)
     for name, size in files.items():
         logger.info(f"{size / 1e6:12.3f} MB  {name}")
     logger.info(f"{sum(files.values()) / 1e6:12.3f} MB  in {len(files)} files for {repo_id}")
+    card = card_to_push(Path(folder, CARD), repo_id, license, language) if CARD in files else None
     if dry_run:
         return None
-    operations = [CommitOperationAdd(name, contents(Path(folder, name), repo_id)) for name in files]
-    api, stage = HfApi(), "making the repository"
+    contents: dict[str, str | bytes] = {name: str(Path(folder, name)) for name in files}
+    if card is not None:
+        contents[CARD] = card.encode()
+    operations = [CommitOperationAdd(name, content) for name, content in contents.items()]
+    api, stage = HfApi(token=token), "making the repository"
     try:
         api.create_repo(repo_id, private=private, exist_ok=True)
         if revision:
@@ -240,16 +291,36 @@ def push(
         )
     except HfHubHTTPError as error:
         raise ValueError(
-            f"The Hub refused while {stage}: {str(error).strip()}\nThe files of {repo_id} are as they were; mend the "
+            f"The Hub refused while {stage}: {one_line(error)} The files of {repo_id} are as they were; correct the "
             "cause and give the same command again."
+        ) from error
+    except LocalTokenNotFoundError as error:
+        raise ValueError("There is no access token: give `hf auth login`, HF_TOKEN or --token.") from error
+    except (HTTPError, OfflineModeIsEnabled) as error:
+        raise ValueError(
+            f"The Hub could not be reached while {stage}: {one_line(error)} Check the network and HF_HUB_OFFLINE, and "
+            "give the same command again."
         ) from error
     url = commit.pr_url or commit.commit_url
     logger.info(f"Pushed to {url}")
     return url
 
 
-def contents(file: Path, repo_id: str) -> str | bytes:
-    """Return what to upload of a file: a card with the repository's name in it, anything else as it lies there."""
-    if file.name != "README.md":
-        return str(file)
-    return file.read_text(encoding="utf-8").replace(REPO_ID, repo_id).encode()
+def one_line(error: BaseException) -> str:
+    """Write the message of an error in one sentence on one line, without secrets."""
+    text = hide(" ".join(str(error).split())) or type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def card_to_push(file: Path, repo_id: str, license: str | None, language: str | list[str] | None) -> str:
+    """Return the card as it is pushed: with the name of the repository, and license and language where given."""
+    card = ModelCard(file.read_text(encoding="utf-8").replace(REPO_ID, repo_id), ignore_metadata_errors=True)
+    if license is None and language is None:
+        if card.data.get("license") is None:
+            logger.warning("The card names no license, so nobody may use the model; give --license.")
+        return card.content
+    if license is not None:
+        card.data["license"] = license
+    if language is not None:
+        card.data["language"] = language
+    return str(card)
