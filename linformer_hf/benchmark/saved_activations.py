@@ -9,6 +9,7 @@ from .macs import compressions, filled_slots, maps_first
 
 
 INDEX_BYTES = 8
+MASK_BYTES = 4  # of what is added to a score, until it is converted to a smaller dtype
 SOFTMAX_BYTES = 4  # of what a fused kernel saves for each query, in float32 whatever the dtype of the others
 
 
@@ -38,6 +39,8 @@ def activation_bytes(
         total += layer_bytes(config, num_tokens, slots, batch_size, implementation, element_size)
         total += element_size * batch_size * 2 * slots * config.hidden_size  # keys and values
         total += compression_bytes(config, length, num_tokens, batch_size, element_size)
+    if implementation == "sdpa" and config.projection_type == "linear" and num_tokens < config.max_position_embeddings:
+        total += mask_bytes(config, element_size)
     indices = batch_size * num_tokens + num_tokens + 1  # words, positions, and one segment for all
     return total + embedding_bytes(config, num_tokens, batch_size, element_size) + indices * INDEX_BYTES
 
@@ -52,7 +55,7 @@ def compression_bytes(
     numbers = 0 if is_mapped else slots * width
     others = 0
     if config.projection_type == "linear":
-        numbers += num_tokens * width if is_mapped else 0  # the mapped rows; the input is counted already
+        numbers += num_tokens * width if is_mapped else 0  # the mapped rows
         numbers += config.num_attention_heads * slots * num_tokens if config.projection_sharing == "none" else 0
     elif config.projection_type == "mean_pool":
         others = slots * INDEX_BYTES
@@ -61,9 +64,19 @@ def compression_bytes(
         if config.projection_type == "max_pool":
             numbers += slots * width
             others = slots
-    biases = 2 * width * element_size if is_mapped else 0
     times = compressions(config, projected_length, num_tokens)
-    return times * batch_size * (numbers * element_size + others) + biases
+    # keys and values are each mapped from a copy of the input with a row of zeros, which gives the bias
+    copies = 2 * (batch_size * num_tokens + 1) * width * element_size if is_mapped else 0
+    return times * batch_size * (numbers * element_size + others) + copies
+
+
+def mask_bytes(config: LinformerConfig, element_size: int) -> int:
+    """Count the numbers that texts shorter than n add to the scores of the slots, which a fused kernel saves."""
+    lengths = config.projected_lengths
+    if config.projection_sharing == "layerwise" and element_size >= MASK_BYTES:
+        return max(lengths) * element_size  # all layers read the same numbers
+    heads = config.num_attention_heads if config.projection_sharing == "none" else 1
+    return sum(lengths) * heads * element_size
 
 
 def dense_activation_bytes(
