@@ -58,7 +58,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """One optimizer whose parameter groups are trained by `torch.optim.Muon` or by `torch.optim.AdamW`.
 
     Groups and state are kept here and lent to the two algorithms for a step, so that whatever changes them (a
-    scheduler, a checkpoint, sharding) changes both. A group names its algorithm under `"algorithm"`; one that is added
+    scheduler, a checkpoint) changes them for both. A group names its algorithm under `"algorithm"`; one that is added
     without it is trained by AdamW. The groups of AdamW come first: the Trainer logs the rate of the first group.
     On a CPU, Muon computes in float32 (see `InFloat32`).
 
@@ -69,7 +69,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         adamw_options: Further arguments of `torch.optim.AdamW`.
 
     Raises:
-        ValueError: If a parameter for Muon has not two dimensions, or an option is out of range.
+        ValueError: If a parameter for Muon does not have two dimensions, or an option is out of range.
     """
 
     def __init__(
@@ -108,6 +108,22 @@ class MuonWithAdamW(torch.optim.Optimizer):
             with InFloat32():
                 optimizer.step()
         return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned.
+
+        Raises:
+            ValueError: If it was saved by another optimizer.
+        """
+        saved, own = (
+            [group.get("algorithm") for group in groups] for groups in (state_dict["param_groups"], self.param_groups)
+        )
+        if saved != own:
+            raise ValueError(
+                "The state to load is not one of Muon with AdamW over the same groups; resume with the options of the "
+                "run that saved it (--use_muon or not), or start a new run in another --output_dir."
+            )
+        super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "algorithms": self.algorithms}

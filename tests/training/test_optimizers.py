@@ -299,6 +299,12 @@ def test_what_is_saved_of_an_optimizer_is_all_that_the_next_steps_need(how, tmp_
     assert_equal(other, model)
 
 
+def test_the_state_of_another_optimizer_is_refused():
+    model = model_of()
+    with pytest.raises(ValueError, match="not one of Muon with AdamW.*--use_muon"):
+        make_muon(model).load_state_dict(torch.optim.AdamW(model.parameters()).state_dict())
+
+
 def test_a_group_without_an_algorithm_is_added_to_adamw():
     model, added = model_of(), nn.Parameter(torch.ones(3))
     optimizer = make_muon(model)
