@@ -1,9 +1,10 @@
 """The GLUE benchmark as a table: columns, labels, metrics and files of its nine tasks and of its diagnostic set.
 
-The metrics wear the face of `evaluate` too, which loads this very file without a download:
-`evaluate.load(linformer_hf.data.glue.__file__, "mrpc")`. For that the file imports none of its siblings.
+The metrics also implement the API of `evaluate`, which loads this file without a download:
+`evaluate.load(linformer_hf.data.glue.__file__, "mrpc")`. For that the file imports no other file of the package.
 """
 
+import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +29,11 @@ MISMATCHED = {"mnli_matched": "mnli", "mnli_mismatched": "mnli"}  # how publishe
 
 @dataclass(frozen=True)
 class Task:
-    """One task, in the words of the Hub's `nyu-mll/glue`.
+    """One task, with the names of columns and labels that the Hub's `nyu-mll/glue` uses.
 
     Args:
         columns: The column of the text, and of the second text of a pair.
-        labels: What the Hub's numbers 0, 1, … stand for. None at all where a score is predicted.
+        labels: The names of the Hub's numbers 0, 1, …. Empty where a score is predicted.
         metrics: What is reported, by the names in `METRICS`.
         submissions: The file that GLUE's server takes for each test split.
         training: Splits to train on.
@@ -56,12 +57,12 @@ class Task:
 
     @property
     def num_labels(self) -> int:
-        """How many numbers a model puts out: one a label, or the score alone."""
+        """Number of outputs of a model: one for each label, or one score."""
         return len(self.labels) or 1
 
     @property
     def problem_type(self) -> str:
-        """What kind of task it is, as a model's configuration says it."""
+        """The `problem_type` of a model's configuration."""
         return "single_label_classification" if self.labels else "regression"
 
     def numbers(self, names: Sequence[str]) -> np.ndarray:
@@ -160,10 +161,10 @@ TASKS = {
 
 
 def get_task(name: str) -> Task:
-    """Look a task up.
+    """Return the task of a name.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If there is no task of that name.
     """
     if name not in TASKS:
         raise ValueError(f"{name!r} is no GLUE task; choose one of {', '.join(TASKS)}.")
@@ -206,7 +207,7 @@ METRICS_OF = {
 
 
 def score(metrics: Iterable[str], predictions: Numbers, references: Numbers) -> dict[str, float]:
-    """Compare predictions with what was right.
+    """Compute metrics of predictions.
 
     Args:
         metrics: Names in `METRICS`.
@@ -215,20 +216,26 @@ def score(metrics: Iterable[str], predictions: Numbers, references: Numbers) -> 
         references: Likewise.
 
     Returns:
-        One number a metric, between 0 and 1, but for correlations, between -1 and 1, and squared errors.
+        One number for each metric: correlations between -1 and 1, squared errors from 0, all others between 0 and 1.
     """
     return {name: float(METRICS[name](references, predictions)) for name in metrics}
 
 
 def write_answers(answers: Iterable[str], file: Path) -> None:
-    """Write answers in GLUE's submission format: a line each, numbered from 0."""
-    lines = ["index\tprediction", *(f"{row}\t{answer}" for row, answer in enumerate(answers))]
+    """Write answers in GLUE's submission format: a row each, numbered from 0, with a tab between number and answer.
+
+    An answer that holds a tab, a line break or a quote stands in quotes, as a csv reader expects it. GLUE's own labels
+    hold none.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with open(file, "w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
+        writer.writerow(["index", "prediction"])
+        writer.writerows(enumerate(answers))
 
 
 class GlueMetric(evaluate.Metric):
-    """The metrics of one task behind `evaluate`'s interface, equal to those of its `glue` script, which is downloaded.
+    """The metrics of one task with the API of `evaluate`, equal to those of its `glue` script, which is a download.
 
     Args:
         config_name: The task; MNLI also as `mnli_matched` and `mnli_mismatched`.

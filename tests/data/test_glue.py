@@ -1,5 +1,6 @@
 """The GLUE table, its metrics against scikit-learn, SciPy and cases worked by hand, and the files that GLUE takes."""
 
+import csv
 import math
 
 import evaluate
@@ -162,6 +163,14 @@ def test_answers_are_written_byte_by_byte_as_glue_takes_them(tmp_path, name, ans
     file = tmp_path / "new" / "answers.tsv"
     write_answers(map(TASKS[name].answer, answers), file)
     assert file.read_bytes() == b"index\tprediction\n" + lines.encode()
+
+
+def test_answers_with_tabs_breaks_and_quotes_are_one_field_of_one_row(tmp_path):
+    answers = ["plain", "two\nlines", "a\ttab", 'a "quote"', "cr\rlf", "Größe", ""]
+    write_answers(answers, tmp_path / "answers.tsv")
+    with open(tmp_path / "answers.tsv", encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream, delimiter="\t"))
+    assert rows == [["index", "prediction"], *([str(row), answer] for row, answer in enumerate(answers))]
 
 
 def test_labels_of_a_model_with_its_own_order_find_their_numbers_on_the_hub():
