@@ -4,10 +4,12 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
-from huggingface_hub import get_token
+from huggingface_hub import constants
 
 
 HIDDEN = "<TOKEN>"
@@ -40,7 +42,10 @@ def is_token_field(name: str) -> bool:
 def known_secrets() -> list[str]:
     """Return the secrets of this process, the longest first: from options, environment, and `hf auth login`."""
     found = {value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name) and len(value) >= SHORTEST}
-    return sorted({*found, *_given, *filter(None, [get_token()])}, key=len, reverse=True)
+    stored = Path(constants.HF_TOKEN_PATH)  # not `get_token`, which may ask the network for a fresh one
+    with suppress(OSError, UnicodeDecodeError):
+        found.add(stored.read_text(encoding="utf-8").strip())
+    return sorted({*found, *_given} - {""}, key=len, reverse=True)
 
 
 def hide(text: str) -> str:

@@ -289,17 +289,19 @@ def push(
             create_pr=create_pr,
             parent_commit=parent_commit,
         )
-    except HfHubHTTPError as error:
-        raise ValueError(
-            f"The Hub refused while {stage}: {one_line(error)} The files of {repo_id} are as they were; correct the "
-            "cause and give the same command again."
-        ) from error
     except LocalTokenNotFoundError as error:
         raise ValueError("There is no access token: give `hf auth login`, HF_TOKEN or --token.") from error
-    except (HTTPError, OfflineModeIsEnabled) as error:
+    except (HTTPError, OfflineModeIsEnabled, RuntimeError) as error:
+        # the client wraps what went wrong with a file of weights
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
+        if isinstance(cause, HfHubHTTPError):
+            happened, repair = "refused", "correct the cause and give the same command again"
+        elif isinstance(cause, HTTPError | OfflineModeIsEnabled):
+            happened, repair = "could not be reached", "check the network and HF_HUB_OFFLINE, and try again"
+        else:
+            raise
         raise ValueError(
-            f"The Hub could not be reached while {stage}: {one_line(error)} Check the network and HF_HUB_OFFLINE, and "
-            "give the same command again."
+            f"The Hub {happened} while {stage}: {one_line(cause)} The files of {repo_id} are as they were; {repair}."
         ) from error
     url = commit.pr_url or commit.commit_url
     logger.info(f"Pushed to {url}")

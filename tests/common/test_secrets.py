@@ -84,6 +84,12 @@ def test_values_of_the_environment_are_hidden_wherever_they_occur(monkeypatch, n
     assert hide("x no-known-shape-17 y") == "x no-known-shape-17 y"
 
 
+def test_the_token_of_hf_auth_login_is_hidden(monkeypatch, tmp_path):
+    (tmp_path / "token").write_text("stored-by-login\n")
+    monkeypatch.setattr(secrets.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    assert hide("x stored-by-login y") == f"x {HIDDEN} y"
+
+
 def test_nested_values_are_searched_by_name_and_by_shape():
     nested = {"a": [{"hub_token": "short", "b": f"see {TOKEN}"}], "n": 1.5, "mask_token": "[MASK]", "token": None}
     assert hide_everywhere(nested) == {

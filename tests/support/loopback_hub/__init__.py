@@ -1,25 +1,34 @@
 """A Hugging Face Hub on this machine, for tests: the real clients push to it and load from it.
 
     with loopback_hub.serve(folder) as hub:
-        hub.run("from huggingface_hub import create_repo; create_repo('owner/model')", cache)
+        with hub.connected(cache):
+            huggingface_hub.create_repo("owner/model")
+        hub.run("from transformers import AutoModel; AutoModel.from_pretrained('owner/model')", cache)
+
+In the test's own process is ten times as fast; a process of its own shows what a fresh client sees.
 
 It models what `transformers`, `huggingface_hub` and `datasets` ask for, with LFS for large files and without Xet. Not
 modelled: quotas, gating, discussions, Spaces, the Hub's full rules for metadata. Say "tested against a loopback Hub",
 not "tested on the Hub". To look at a repo with git: `git -C FOLDER/repos/models/OWNER/NAME.git log`.
 """
 
+import io
 import json
 import os
+import runpy
 import select
 import subprocess
 import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from huggingface_hub import close_session, constants, hf_api
 
 
 HERE = Path(__file__).resolve().parent
@@ -136,6 +145,51 @@ class LoopbackHub:
     def ask(self, code: str | Path, cache_dir: Path | str, *arguments: str | Path, **options: Any) -> Any:
         """Run Python code as `run` does, and return what it writes as JSON on the last line."""
         return json.loads(self.run(code, cache_dir, *arguments, **options).stdout.splitlines()[-1])
+
+    @contextmanager
+    def connected(self, cache_dir: Path | str, token: str | None = "", offline: bool = False) -> Iterator[None]:
+        """Let `huggingface_hub` in this process be a client within the block.
+
+        Transformers' own caches stay as they are: load models with `run`.
+
+        Args:
+            cache_dir: As in `environment`.
+            token: That of the client, by default the owner's; None for a client that has not signed in.
+            offline: Whether it may ask nobody.
+        """
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(NOT_INHERITED) and not name.lower().endswith("_proxy")
+        }
+        token = self.token if token == "" else token
+        settings = {
+            "ENDPOINT": self.endpoint,
+            "HUGGINGFACE_CO_URL_TEMPLATE": f"{self.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
+            "HF_HUB_CACHE": str(Path(cache_dir, "hub")),
+            "HF_TOKEN_PATH": str(Path(cache_dir, "token")),
+            "HF_HUB_OFFLINE": offline,
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DISABLE_TELEMETRY": True,
+        }
+        with (
+            mock.patch.multiple(constants, **settings),
+            mock.patch.object(hf_api.api, "endpoint", self.endpoint),
+            mock.patch.dict(os.environ, environment | ({} if token is None else {"HF_TOKEN": token}), clear=True),
+        ):
+            close_session()  # one that was opened before may use a proxy
+            try:
+                yield
+            finally:
+                close_session()
+
+    def here(self, client: Path, cache_dir: Path | str, *arguments: str | Path, **options: Any) -> Any:
+        """Run a script in this process as `connected` says, and return what it writes as JSON on the last line."""
+        said = io.StringIO()
+        argv = [str(client), *map(str, arguments)]
+        with self.connected(cache_dir, **options), mock.patch.object(sys, "argv", argv), redirect_stdout(said):
+            runpy.run_path(str(client), run_name="__main__")
+        return json.loads(said.getvalue().splitlines()[-1])
 
     def requests(self) -> list[RequestNote]:
         """Return all requests so far, the oldest first."""
