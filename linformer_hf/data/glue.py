@@ -229,9 +229,13 @@ def write_answers(answers: Iterable[str], file: Path) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with open(file, "w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
-        writer.writerow(["index", "prediction"])
-        writer.writerows(enumerate(answers))
+        plain, quoted = (
+            csv.writer(stream, delimiter="\t", lineterminator="\n", quoting=quoting)
+            for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC)
+        )
+        plain.writerow(["index", "prediction"])
+        for row, answer in enumerate(answers):
+            (quoted if "\r" in answer else plain).writerow([row, answer])  # Python 3.11 quotes "\n" but not "\r"
 
 
 class GlueMetric(evaluate.Metric):
