@@ -50,8 +50,9 @@ __getattr__, __dir__, tools = export_lazily(
     {
         "analysis.spectrum": ["SpectrumArguments", "analyze_spectrum"],
         "benchmark.efficiency": ["EfficiencyArguments", "measure_efficiency"],
+        "conversion.checkpoint_conversion": ["ConversionArguments", "convert_checkpoint", "convert_pretrained"],
         "conversion.comparison": ["ComparisonArguments", "compare_models"],
-        "conversion.convert": ["ConversionArguments", "convert_checkpoint", "convert_model"],
+        "conversion.convert": ["convert_model"],
         "conversion.projections": ["change_projected_length"],
         "explorer.page": ["ExplorerArguments", "explore"],
         "sharing.hub": ["PushArguments", "export", "push"],

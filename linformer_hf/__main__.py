@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "convert": Command(
         "Turn a BERT, RoBERTa or their like into a Linformer.",
-        "conversion.convert",
+        "conversion.checkpoint_conversion",
         "convert_checkpoint",
         "ConversionArguments",
     ),

@@ -11,7 +11,7 @@ Four times as long:
 """
 
 from linformer_hf.common.command_line import run
-from linformer_hf.conversion.convert import ConversionArguments, convert_checkpoint
+from linformer_hf.conversion.checkpoint_conversion import ConversionArguments, convert_checkpoint
 
 
 if __name__ == "__main__":

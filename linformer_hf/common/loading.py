@@ -31,7 +31,7 @@ class LoadingArguments:
 
 def load_whole(
     model_class: type, name: str, may_lack_head: bool = False, **options: Any
-) -> tuple[PreTrainedModel, set[str]]:
+) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load a model that somebody trained, and refuse one with weights that nobody did.
 
     The host warns where tensors are missing, and draws them at random.
@@ -43,7 +43,7 @@ def load_whole(
         **options: For `from_pretrained`.
 
     Returns:
-        The model, and the names of its tensors that the checkpoint does not hold.
+        The model, and the host's account of the loading, with `missing_keys` and `unexpected_keys`.
 
     Raises:
         ValueError: If the file of weights is damaged, a tensor is missing or of another shape, or one holds NaN or
@@ -55,8 +55,7 @@ def load_whole(
         raise ValueError(f"The weights of {name} are damaged: {' '.join(str(error).split())[:300]}.") from error
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
     # the host draws a pooler wherever there is none, and only heads for sequences use it
-    missing = set(loading["missing_keys"])
-    needed = {key for key in missing if f"{body}pooler." not in key}
+    needed = {key for key in loading["missing_keys"] if f"{body}pooler." not in key}
     if may_lack_head:
         needed = {key for key in needed if key.startswith(body)}
     if needed:
@@ -64,7 +63,7 @@ def load_whole(
     for key, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ValueError(f"The weights of {name} are damaged: {key} holds NaN or infinity.")
-    return model, missing
+    return model, loading
 
 
 def model_length(model: PreTrainedModel) -> int:

@@ -6,8 +6,10 @@ from ..common.lazy import export_lazily
 __getattr__, __dir__, __all__ = export_lazily(
     __name__,
     {
-        "convert": ["ConversionArguments", "ConversionReport", "convert_checkpoint", "convert_model"],
-        "projections": ["change_projected_length"],
+        "checkpoint_conversion": ["ConversionArguments", "convert_checkpoint", "convert_pretrained"],
         "comparison": ["ComparisonArguments", "compare", "compare_models"],
+        "convert": ["ConversionReport", "convert_model"],
+        "embeddings": ["TextEmbedding", "read_embedding"],
+        "projections": ["change_projected_length"],
     },
 )

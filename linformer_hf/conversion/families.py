@@ -1,4 +1,4 @@
-"""What dense encoders call their parts, family by family, and which of them a Linformer can take over."""
+"""What the modules of dense encoders are called, family by family, and which encoders can be converted."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -81,12 +81,12 @@ DISTILBERT_FIELDS = {
     "classifier_dropout": "seq_classif_dropout",
 }
 
-RELATIVE = "its attention reads relative positions, which slots do not have"
-ROTARY = "it turns queries and keys by their positions, which slots do not have"
-NORM_FIRST = "it normalises before each step, a Linformer after it"
-SPARSE = "its attention has windows and global tokens, with weights that a Linformer has no place for"
+RELATIVE = "its attention uses relative positions, and a slot, which mixes many tokens, has no position"
+ROTARY = "it has rotary position embeddings, and a slot, which mixes many tokens, has no position"
+NORM_FIRST = "it normalizes before attention and MLP (pre-LayerNorm), a Linformer after them (post-LayerNorm)"
+SPARSE = "its attention has windows and global tokens, with weights that a Linformer does not have"
 REFUSED_TYPES = {
-    "linformer": "it is one already; `projections.change_projected_length` changes its k, and its own "
+    "linformer": "it is one already; `linformer_hf.change_projected_length` changes its k, and its method "
     "`resize_position_embeddings` its n",
     "albert": "its layers share their weights, and its embeddings are narrower than its layers",
     "big_bird": SPARSE,
@@ -106,7 +106,7 @@ REFUSED_TYPES = {
 
 @dataclass(frozen=True)
 class Family:
-    """How a family of encoders names its parts.
+    """What the modules of a family of encoders are called.
 
     Args:
         body: Attribute that holds the encoder in a model with a head.
@@ -222,7 +222,7 @@ def our_class(head: str) -> type[LinformerPreTrainedModel]:
 
 
 def module_names(dense: PreTrainedModel) -> Names:
-    """List what every module of a dense encoder that a Linformer has as well is called there.
+    """Map the modules of a dense encoder to the corresponding modules of a Linformer.
 
     Returns:
         The path of the module in the dense model to its path in ours.
@@ -240,12 +240,12 @@ def module_names(dense: PreTrainedModel) -> Names:
 
 
 def translate_config(config: PreTrainedConfig, head: str, **fields: Any) -> LinformerConfig:
-    """Describe the Linformer that takes over the weights of a dense encoder.
+    """Make the configuration of the Linformer that takes over the weights of a dense encoder.
 
     Args:
         config: The dense configuration.
         head: As from `dense_head`.
-        **fields: Fields of a Linformer that win over what is translated.
+        **fields: Fields of `LinformerConfig`; they replace those of the dense configuration.
     """
     family = FAMILIES[config.model_type]
     translated = {name: getattr(config, name) for name in SHARED_FIELDS}
@@ -259,7 +259,7 @@ def translate_config(config: PreTrainedConfig, head: str, **fields: Any) -> Linf
 
 
 def check_convertible(config: PreTrainedConfig, class_name: str) -> None:
-    """Refuse what a Linformer could not compute as the dense model does.
+    """Refuse a dense model whose outputs a Linformer with its weights could not reproduce.
 
     Args:
         config: The dense configuration.
@@ -277,22 +277,22 @@ def check_convertible(config: PreTrainedConfig, class_name: str) -> None:
 def refusal(config: PreTrainedConfig, class_name: str) -> str | None:
     """Return why a dense model cannot become a Linformer, or None if it can."""
     if getattr(config, "quantization_config", None) is not None:
-        return "its weights are quantised; convert the model that they were made from"
+        return "its weights are quantized; convert the model before quantization"
     if config.model_type in REFUSED_TYPES:
         return REFUSED_TYPES[config.model_type]
     if getattr(config, "add_cross_attention", False):
-        return "it has cross-attention, which a Linformer has not"
+        return "it has cross-attention, which a Linformer does not support"
     decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     if decodes or class_name.endswith(("ForCausalLM", "LMHeadModel")):
-        return "it decodes, and every slot of a Linformer mixes all positions, so a token would see its future"
+        return "it is a decoder, and every slot of a Linformer mixes all positions, so a token would see later ones"
     if config.model_type not in FAMILIES:
         return f"its type is none of {', '.join(FAMILIES)}"
     if getattr(config, "position_embedding_type", "absolute") not in ("absolute", None):
         return f"`position_embedding_type` is {config.position_embedding_type!r}; {RELATIVE}"
     if config.model_type == "electra" and config.embedding_size != config.hidden_size:
         return (
-            f"its embeddings are {config.embedding_size} wide and its layers {config.hidden_size}, with a map between "
-            "that a Linformer has not"
+            f"its embeddings are {config.embedding_size} wide and its layers {config.hidden_size}, with a linear map "
+            "between them that a Linformer does not have"
         )
     return head_refusal(config, class_name)
 
@@ -304,13 +304,13 @@ def head_refusal(config: PreTrainedConfig, class_name: str) -> str | None:
     fixed = family.masked_lm_activation
     if head == "ForMaskedLM" and fixed is not None and config.hidden_act != fixed:
         return (
-            f"its head for masked words computes {fixed} and its layers {config.hidden_act}; a Linformer has one "
-            "activation for both"
+            f"its head for masked words has the activation {fixed} and its layers {config.hidden_act}; a Linformer "
+            "has one activation for both"
         )
     if head == "ForQuestionAnswering" and config.num_labels != 2:
-        return f"its head for answers has {config.num_labels} outputs, a Linformer's two, start and end"
+        return f"its head for answers has {config.num_labels} outputs, and a Linformer's has two, start and end"
     if config.model_type == "electra" and head == "ForMultipleChoice" and not reads_first_token(config):
-        return "its head for choices does not read the first token through a map and an activation"
+        return "its head for choices does not read the first token through a linear map and an activation"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Where the projections of a converted model start from, and how a trained model gets fewer or more slots."""
+"""How the projections of a converted model are initialized, and how a trained model gets fewer or more slots."""
 
 import copy
 
@@ -16,18 +16,20 @@ from ..modeling_linformer import (
 
 
 PROJECTION_STARTS = ("leading", "window", "folded")
-LIGHT = 0.08  # what tokens after the first k weigh together in a slot; less loses them, more drowns the first
-LEAN = 0.1  # by how much the twins of a row differ from it
+# of the tokens after the first k in "leading", all of a slot together; with less they are lost, with more the first
+# token of the slot is lost among them
+LATER_TOKENS_WEIGHT = 0.08
+SPLIT_DIFFERENCE = 0.1  # relative, between a row and each of the two rows that it is split into
 
 
 def start_matrix(start: str, slots: int, tokens: int) -> torch.Tensor:
-    """Return where a projection starts from; with as many slots as tokens every start is the identity.
+    """Return the initial matrix of a projection; with as many slots as tokens each of them is the identity.
 
     Args:
-        start: `"leading"`: the first k tokens have a slot each and later ones join them lightly, so that a text of k
-            tokens is read exactly. `"window"`: the first and the last token have a slot each, and every other slot
-            averages its share of the tokens between; for texts that fill all n. `"folded"`: what an untrained model
-            starts from.
+        start: `"leading"`: each of the first k tokens has a slot of its own, to which later tokens are added with a
+            small weight, so that a text of k tokens is read exactly. `"window"`: the first and the last token have a
+            slot each, and every other slot averages its share of the tokens between; for texts that fill all n.
+            `"folded"`: as in a new model.
         slots: k.
         tokens: n.
 
@@ -45,7 +47,8 @@ def start_matrix(start: str, slots: int, tokens: int) -> torch.Tensor:
         return window_averages(slots, tokens)
     folded = folded_identity(slots, tokens)
     if start == "leading":
-        folded[:, slots:] *= LIGHT
+        # of equal norm in each slot: texts that end before them then reach equal shares of all slots that they reach
+        folded[:, slots:] = LATER_TOKENS_WEIGHT * F.normalize(folded[:, slots:])
     return folded
 
 
@@ -59,10 +62,10 @@ def window_averages(slots: int, tokens: int) -> torch.Tensor:
 
 @torch.no_grad()
 def start_projections(model: LinformerPreTrainedModel, start: str) -> None:
-    """Let every projection of a model start as `start_matrix` says; convolutions start as means of their windows.
+    """Initialize every projection of a model as `start_matrix` says; convolutions become means of their windows.
 
     Raises:
-        ValueError: If there is no such start, or layers would read only the first windows of a text.
+        ValueError: If there is no such start, or some layers would read only the first windows of a text.
     """
     config = model.config
     uneven = config.projection_sharing == "layerwise" and len(set(config.projected_lengths)) > 1
@@ -72,17 +75,21 @@ def start_projections(model: LinformerPreTrainedModel, start: str) -> None:
             "which would be the windows of a text's beginning: start from 'leading', or share by 'key_value'."
         )
     for module in model.modules():
-        if isinstance(module, LinformerProjection) and module.is_matrix:
+        if not isinstance(module, LinformerProjection):
+            continue
+        if module.is_matrix:
             slots, tokens = module.weight.shape[-2:]
             module.weight.copy_(start_matrix(start, slots, tokens).expand_as(module.weight))
+        else:
+            module.weight.fill_(1 / module.weight.shape[-1])
 
 
 @torch.no_grad()
 def change_projected_length(model: LinformerPreTrainedModel, projected_length: int | list[int]) -> None:
     """Change k, the slots of a trained model, in the projections and the configuration together.
 
-    Fewer slots average neighbouring ones. More slots make twins of rows, of those that blend most tokens first: with
-    k doubled the output stays all but the same. A convolution's kernel is stretched to its new window.
+    Fewer slots average neighboring ones. For more slots rows are split into two, those that mix the most tokens first:
+    with k doubled the output stays nearly the same. A convolution's kernel is interpolated to its new window.
 
     Args:
         model: A Linformer with any head, or none; changed in place.
@@ -130,38 +137,38 @@ def resize_projection(module: LinformerProjection, slots: int, config: Linformer
 def fewer_rows(matrix: torch.Tensor, slots: int) -> torch.Tensor:
     """Keep the first and the last row, and average neighbours between, `(k, n)` to `(slots, n)`.
 
-    A trained model stays nearer to its outputs than with rows cut off; a truncated singular value decomposition, which
-    mixes signs, loses them.
+    The outputs of a trained model change less than if rows were cut off, and far less than with a truncated singular
+    value decomposition, whose rows have mixed signs.
     """
     return start_matrix("window", slots, len(matrix)).to(matrix) @ matrix
 
 
 def more_rows(matrix: torch.Tensor, slots: int) -> torch.Tensor:
-    """Make twins of the rows that blend most tokens until there are enough; the second of a pair joins at the end.
+    """Split the rows that mix the most tokens until there are enough; the second of two rows is put at the end.
 
-    Each row is doubled before any is doubled again, so that all weigh alike in the softmax when k doubles.
+    Each row is split before any is split again, so that all have the same weight in the softmax when k doubles.
     """
     rows = list(matrix)
     while len(rows) < slots:
         widest = sorted(range(len(rows)), key=lambda index: effective_tokens(rows[index]), reverse=True)
         for index in widest[: slots - len(rows)]:
-            rows[index], twin = twins(rows[index])
-            rows.append(twin)
+            rows[index], other = split_row(rows[index])
+            rows.append(other)
     return torch.stack(rows)
 
 
 def effective_tokens(row: torch.Tensor) -> float:
-    """Count the tokens that a slot blends: n for equal weights, 1 for a single token (the participation ratio)."""
+    """Count the tokens that a slot mixes: n for equal weights, 1 for a single token (the participation ratio)."""
     weight = row.abs()
     return float(weight.sum() ** 2 / weight.square().sum().clamp(min=torch.finfo(row.dtype).tiny))
 
 
-def twins(row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make two of a row that average to it: one leans to its earlier tokens, the other to its later ones.
+def split_row(row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Split a row into two that average to it: one weighs its earlier tokens more, the other its later ones.
 
-    Equal twins would get equal gradients, and never part.
+    Two equal rows would get equal gradients, and stay equal for ever.
     """
     weight = row.abs()
     is_early = weight.cumsum(0) - weight < weight.sum() / 2
-    lean = torch.where(is_early, LEAN, -LEAN) * row
-    return row + lean, row - lean
+    difference = torch.where(is_early, SPLIT_DIFFERENCE, -SPLIT_DIFFERENCE) * row
+    return row + difference, row - difference

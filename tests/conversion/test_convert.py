@@ -25,8 +25,9 @@ from transformers import AutoModel, AutoTokenizer, BertForMaskedLM
 
 import linformer_hf
 from linformer_hf.analysis.spectrum import SpectrumArguments, analyze_spectrum
-from linformer_hf.conversion.convert import ConversionArguments, convert_checkpoint, convert_model
-from linformer_hf.conversion.projections import change_projected_length, start_matrix
+from linformer_hf.conversion.checkpoint_conversion import ConversionArguments, convert_checkpoint
+from linformer_hf.conversion.convert import convert_model
+from linformer_hf.conversion.projections import change_projected_length, start_matrix, start_projections
 from linformer_hf.data.blocks import train_tokenizer
 
 
@@ -104,6 +105,19 @@ def test_with_a_slot_for_each_token_the_outputs_are_those_of_the_dense_model(fam
     assert len(ours.hidden_states) == len(theirs.hidden_states) == 3
     for actual, expected in zip(ours.hidden_states, theirs.hidden_states, strict=True):
         assert_close(actual, expected, torch.float32, "hidden states")
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 7, LONGEST - 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_a_slot_for_each_token_short_and_padded_texts_give_the_same_too(family, num_tokens):
+    dense = dense_model(family)
+    model, _ = convert_model(dense, projected_length=LONGEST)
+    ids, mask = random_ids(2, LONGEST), torch.zeros(2, LONGEST, dtype=torch.long)
+    mask[:, :num_tokens] = 1
+    ids[mask == 0] = dense.config.pad_token_id
+    for inputs in ({"input_ids": ids[:, :num_tokens]}, {"input_ids": ids, "attention_mask": mask}):
+        ours, theirs = (each(**inputs).last_hidden_state[:, :num_tokens] for each in (model, dense))
+        assert_close(ours, theirs, torch.float32)
 
 
 @each_pair
@@ -214,11 +228,12 @@ def test_interpolated_positions_go_from_the_first_to_the_last():
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-def test_texts_of_k_tokens_are_read_exactly_by_default(sharing):
+def test_texts_of_up_to_k_tokens_are_read_exactly_by_default(sharing):
     dense = dense_model("Bert")
     model, _ = convert_model(dense, projected_length=8, projection_sharing=sharing)
-    ids = random_ids(2, 8)
-    assert_close(model(ids).last_hidden_state, dense(ids).last_hidden_state, torch.float32)
+    for num_tokens in (1, 2, 5, 8):
+        ids = random_ids(2, num_tokens)
+        assert_close(model(ids).last_hidden_state, dense(ids).last_hidden_state, torch.float32)
     model, _ = convert_model(dense, projected_length=8, projection_sharing=sharing, projection_start="window")
     assert not torch.allclose(model(ids).last_hidden_state, dense(ids).last_hidden_state, atol=1e-2)
 
@@ -264,11 +279,11 @@ def test_with_a_slot_for_each_token_every_start_is_the_identity(start):
 
 REFUSALS = [
     ("linformer", lambda: tiny_model(dtype=torch.float32), "one already"),
-    ("decoder", lambda: dense_model("Bert", is_decoder=True), "it decodes"),
-    ("causal", lambda: dense_model("Roberta", "ForCausalLM", is_decoder=True), "it decodes"),
+    ("decoder", lambda: dense_model("Bert", is_decoder=True), "it is a decoder"),
+    ("causal", lambda: dense_model("Roberta", "ForCausalLM", is_decoder=True), "it is a decoder"),
     ("cross-attention", lambda: dense_model("Bert", is_decoder=True, add_cross_attention=True), "cross-attention"),
     ("relative", lambda: dense_model("Bert", position_embedding_type="relative_key"), "relative positions"),
-    ("quantised", lambda: dense_model("Bert", quantization_config={"quant_method": "bitsandbytes"}), "quantised"),
+    ("quantized", lambda: dense_model("Bert", quantization_config={"quant_method": "bitsandbytes"}), "quantized"),
     ("narrow", lambda: transformers.ElectraModel(narrow_electra()), "8 wide and its layers 16"),
     ("activation", lambda: dense_model("Roberta", "ForMaskedLM", hidden_act="relu"), "one activation for both"),
     ("outputs", lambda: dense_model("Bert", "ForQuestionAnswering", num_labels=3), "has 3 outputs"),
@@ -293,10 +308,10 @@ def test_what_cannot_be_converted_is_refused_with_the_reason(build, reason):
         ("deberta-v2", "relative positions"),
         ("gpt2", "its type is none of bert, roberta"),
         ("longformer", "windows and global tokens"),
-        ("modernbert", "turns queries and keys"),
+        ("modernbert", "rotary"),
         ("mpnet", "relative positions"),
-        ("roberta-prelayernorm", "normalises before"),
-        ("t5", "it decodes"),
+        ("roberta-prelayernorm", "normalizes before"),
+        ("t5", "it is a decoder"),
     ],
 )
 def test_other_encoders_are_refused_by_name_before_anything_is_written(model_type, reason, tmp_path):
@@ -429,7 +444,7 @@ def test_slots_are_asked_for_in_one_way(checkpoint, tmp_path):
         ({"energy": 0.9, "spectrum_file": str(tmp_path / "missing.json")}, "is no spectrum"),
         ({"energy": 0.9, "spectrum_file": str(no_spectrum)}, "is no spectrum"),
         ({"energy": 0.9, "spectrum_file": str(short), "projection_type": "mean_pool"}, "mean_pool has none"),
-        ({"energy": 0.9, "spectrum_file": str(short), "max_seq_length": 16}, "is of texts of 8 tokens"),
+        ({"energy": 0.9, "spectrum_file": str(short), "max_seq_length": 16}, "measured on texts of 8 tokens"),
         ({"energy": 1.5, "spectrum_file": str(short)}, "--energy is 1.5; it must be"),
     ):
         with pytest.raises(ValueError, match=reason):
@@ -502,10 +517,10 @@ def test_folders_that_will_not_do_are_refused_and_nothing_is_written(checkpoint,
     with pytest.raises(OSError, match=r"no file named model\.safetensors"):
         convert(empty, tmp_path / "out")
 
-    speechless = tmp_path / "speechless"
-    dense_model("Bert", dtype=torch.float32).save_pretrained(speechless)
+    without_tokenizer = tmp_path / "without_tokenizer"
+    dense_model("Bert", dtype=torch.float32).save_pretrained(without_tokenizer)
     with pytest.raises(ValueError, match="has no tokenizer"):
-        convert(speechless, tmp_path / "out")
+        convert(without_tokenizer, tmp_path / "out")
 
     damaged = shutil.copytree(checkpoint, tmp_path / "damaged")
     (damaged / "model.safetensors").write_bytes((checkpoint / "model.safetensors").read_bytes()[:999])
@@ -568,14 +583,15 @@ def test_twice_the_slots_compute_nearly_the_same_with_rows_that_differ(sharing):
 
 def test_a_convolution_that_averages_goes_on_averaging():
     model = linformer_hf.LinformerModel(tiny_config(projection_type="conv"))
-    for length in (4, 16):
+    start_projections(model, "leading")
+    for length in (8, 4, 16):
         change_projected_length(model, length)
         window = 32 // length
         assert_close(model.projection.weight, torch.full((16, window), 1 / window))
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-def test_half_the_slots_average_neighbours(sharing):
+def test_half_the_slots_average_neighbors(sharing):
     model = tiny_model(projection_sharing=sharing)
     names = [name for name, _ in model.named_parameters() if "projection" in name]
     before = {name: model.get_parameter(name).detach().clone() for name in names}
