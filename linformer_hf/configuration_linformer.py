@@ -14,6 +14,15 @@ VERSION = "0.1.0"
 PROJECTION_SHARING = ("none", "headwise", "key_value", "layerwise")
 PROJECTION_TYPES = ("linear", "mean_pool", "max_pool", "conv")
 CLASSIFIER_POOLING = ("cls", "mean")
+POSITION_INITS = ("sinusoidal", "normal")
+ATTENTION_INITS = ("mimetic", "normal")
+# The first of each is the default; poolings have no weights to initialize.
+PROJECTION_INITS = {
+    "linear": ("window", "folded", "normal"),
+    "conv": ("pick", "window", "normal"),
+    "mean_pool": (),
+    "max_pool": (),
+}
 
 SHAPING_FIELDS = (
     "vocab_size",
@@ -34,6 +43,9 @@ OWN_FIELDS = (
     "projected_length",
     "projection_sharing",
     "projection_type",
+    "position_init",
+    "attention_init",
+    "projection_init",
     "sparse_prediction",
     "classifier_pooling",
     "classifier_activation",
@@ -63,12 +75,22 @@ class LinformerConfig(PreTrainedConfig):
         max_position_embeddings: The paper's n: longest input in tokens, rows of the position table and columns of
             the projections E and F.
         projected_length: The paper's k: slots that keys and values are compressed into. One number for all layers,
-            or a list with one a layer (the paper's non-uniform projected dimension).
+            or a list of numbers from the first layer on, of which the last holds for all further layers:
+            `[256, 64]` is 256 in the first layer and 64 in the others (the paper's non-uniform projected dimension).
         projection_sharing: Who shares a projection (paper, section 4). `"none"`: every head of every layer has its
             own E and F. `"headwise"`: one E and one F a layer. `"key_value"`: one E = F a layer. `"layerwise"`: one
             matrix for the whole model; a layer with a smaller k reads its first rows.
         projection_type: How N tokens become k slots. `"linear"`: learned matrices. `"mean_pool"` and `"max_pool"`:
             windows of n / k tokens. `"conv"`: a depthwise convolution over those windows, kernel = stride.
+        position_init: How the position table of a new model starts. `"sinusoidal"`: sines and cosines (Vaswani et al.
+            2017), so that neighbours are alike from the first step on. `"normal"`: as RoBERTa's.
+        attention_init: How query and key maps of a new model start. `"mimetic"`: alike, so that tokens attend to what
+            resembles them (Trockman and Kolter 2023, arXiv 2305.09828). `"normal"`: as RoBERTa's.
+        projection_init: How the projections of a new model start. For matrices `"window"`, in which each slot
+            averages a window of n / k tokens; `"folded"`, in which token j goes to slot j mod k; or `"normal"`, the
+            paper's N(0, 1/n). For convolutions `"pick"`, in which channel c reads token c mod W of a window of W;
+            `"window"`, the mean of the window; or `"normal"`, N(0, 1/W). None takes `"pick"` for convolutions and
+            `"window"` for matrices, but `"folded"` where layers with different k share one matrix.
         sparse_prediction: With labels, compute the masked-language-model head at labelled positions only. The loss
             is the same; `logits` then has one row a label, `(labels, vocabulary)`.
         classifier_pooling: What represents a sequence: `"cls"`, its first real token, or `"mean"`, the mean of them.
@@ -100,6 +122,9 @@ class LinformerConfig(PreTrainedConfig):
     projected_length: int | list[int] = 128
     projection_sharing: str = "layerwise"
     projection_type: str = "linear"
+    position_init: str = POSITION_INITS[0]
+    attention_init: str = ATTENTION_INITS[0]
+    projection_init: str | None = None
     sparse_prediction: bool = False
     classifier_pooling: str = "cls"
     classifier_activation: str = "tanh"
@@ -137,7 +162,8 @@ class LinformerConfig(PreTrainedConfig):
         """The k of each layer, from the first to the last."""
         if isinstance(self.projected_length, int):
             return [self.projected_length] * self.num_hidden_layers
-        return list(self.projected_length)
+        lengths = list(self.projected_length)
+        return lengths + lengths[-1:] * (self.num_hidden_layers - len(lengths))
 
     def validate_linformer(self) -> None:
         """Check that the values fit together.
@@ -148,6 +174,8 @@ class LinformerConfig(PreTrainedConfig):
         for field, allowed in (
             ("projection_sharing", PROJECTION_SHARING),
             ("projection_type", PROJECTION_TYPES),
+            ("position_init", POSITION_INITS),
+            ("attention_init", ATTENTION_INITS),
             ("classifier_pooling", CLASSIFIER_POOLING),
         ):
             if getattr(self, field) not in allowed:
@@ -171,6 +199,7 @@ class LinformerConfig(PreTrainedConfig):
                 "would see its future. Use it as an encoder, or take a causal model for generation."
             )
         self._validate_projected_length()
+        self._validate_projection_init()
 
     def _validate_projected_length(self) -> None:
         longest = self.max_position_embeddings
@@ -178,7 +207,7 @@ class LinformerConfig(PreTrainedConfig):
         if len(lengths) != self.num_hidden_layers:
             raise ValueError(
                 f"`projected_length` lists {len(lengths)} numbers for `num_hidden_layers` = {self.num_hidden_layers}; "
-                "give one a layer, or a single number for all."
+                "give at most one a layer, of which the last holds for further layers, or a single number for all."
             )
         for length in lengths:
             if not 1 <= length <= longest:
@@ -196,6 +225,23 @@ class LinformerConfig(PreTrainedConfig):
                 f"`projected_length` is {self.projected_length}, but with `projection_type` = 'conv' and "
                 "`projection_sharing` = 'layerwise' all layers share one kernel of n / k tokens: give one number, or "
                 "share by 'key_value'."
+            )
+
+    def _validate_projection_init(self) -> None:
+        allowed = PROJECTION_INITS[self.projection_type]
+        if self.projection_init is None or not allowed:
+            return
+        if self.projection_init not in allowed:
+            raise ValueError(
+                f"`projection_init` is {self.projection_init!r}; with `projection_type` = {self.projection_type!r} it "
+                f"must be one of {', '.join(allowed)}, or None for the default."
+            )
+        is_shared = self.projection_type == "linear" and self.projection_sharing == "layerwise"
+        if self.projection_init == "window" and is_shared and len(set(self.projected_lengths)) > 1:
+            raise ValueError(
+                f"`projected_length` is {self.projected_length}, but with `projection_sharing` = 'layerwise' a layer "
+                "with a smaller k reads the first rows of the one matrix, and with `projection_init` = 'window' those "
+                "hold the beginning of a text alone: share by 'key_value', or give one number."
             )
 
 

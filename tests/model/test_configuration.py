@@ -34,6 +34,17 @@ WRONG = [
     ),
     ({"projection_sharing": "per_head"}, ["projection_sharing", "per_head", *SHARINGS]),
     ({"projection_type": "attention"}, ["projection_type", "attention", *TYPES]),
+    ({"position_init": "learned"}, ["position_init", "learned", "sinusoidal", "normal"]),
+    ({"attention_init": "identity"}, ["attention_init", "identity", "mimetic", "normal"]),
+    ({"projection_init": "pick"}, ["projection_init", "pick", "linear", "window", "folded", "normal", "None"]),
+    (
+        {"projection_init": "folded", "projection_type": "conv"},
+        ["projection_init", "folded", "conv", "pick", "window"],
+    ),
+    (
+        {"projection_init": "window", "projected_length": [8, 4]},
+        ["projected_length", "[8, 4]", "layerwise", "window", "beginning", "key_value"],
+    ),
     ({"classifier_pooling": "max"}, ["classifier_pooling", "max", "cls", "mean"]),
     ({"hidden_size": 15}, ["hidden_size", "15", "num_attention_heads", "2", "multiple"]),
     ({"hidden_size": 0}, ["hidden_size", "0", "at least 1"]),
@@ -98,6 +109,13 @@ def test_one_k_or_one_a_layer():
     assert tiny_config(projected_length=[4, 2]).projected_lengths == [4, 2]
 
 
+def test_the_last_k_of_a_list_holds_for_all_further_layers():
+    config = tiny_config(num_hidden_layers=5, projected_length=[16, 8, 2])
+    assert config.projected_lengths == [16, 8, 2, 2, 2]
+    assert config.projected_length == [16, 8, 2]
+    assert tiny_config(num_hidden_layers=3, projected_length=[4]).projected_lengths == [4, 4, 4]
+
+
 @for_kinds(KINDS)
 def test_a_configuration_survives_saving(projection_type, projection_sharing, tmp_path):
     lengths = 8 if projection_type == "conv" else [8, 4]
@@ -108,6 +126,9 @@ def test_a_configuration_survives_saving(projection_type, projection_sharing, tm
         classifier_pooling="mean",
         classifier_dropout=0.25,
         sparse_prediction=True,
+        position_init="normal",
+        attention_init="normal",
+        projection_init="normal" if projection_type == "linear" else None,
         pad_token_id=None,
     )
     config.save_pretrained(tmp_path)
