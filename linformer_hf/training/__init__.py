@@ -6,10 +6,12 @@ from ..common.lazy import export_lazily
 __getattr__, __dir__, __all__ = export_lazily(
     __name__,
     {
-        "pretraining": ["PretrainingArguments", "PretrainingTrainer", "pretrain"],
+        "pretraining": ["PretrainingArguments", "pretrain"],
+        "pretraining_trainer": ["PretrainingTrainer"],
         "finetuning": ["FinetuningArguments", "finetune"],
         "distillation": ["DistillationArguments", "distill"],
-        "teaching": ["DistillationTrainer", "TeachingArguments", "distillation_loss"],
+        "distillation_loss": ["LossWeights", "distillation_loss"],
+        "distillation_trainer": ["DistillationTrainer", "TeachingArguments"],
         "run_tables": ["RunTableArguments", "tabulate_runs"],
     },
 )

@@ -1,6 +1,6 @@
 """Teach a Linformer to do what the dense encoder does that it came from: arguments, and one function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,39 +8,62 @@ from typing import Any
 import torch
 from transformers import (
     AutoConfig,
-    AutoTokenizer,
     DataCollatorWithPadding,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainingArguments,
     default_data_collator,
-    set_seed,
 )
 from transformers.utils import logging
 
 from ..common.heads import MASKED_LM, NO_HEAD, Head, head_of_checkpoint, head_of_class, shared_head
-from ..common.loading import LoadingArguments, check_length, check_tokenizer, model_length
-from ..common.records import Stopwatch, model_facts, write_results
+from ..common.loading import LoadingArguments, check_length
+from ..conversion.companion_files import carry_over, local_folder
+from ..conversion.comparison import embedding_of
 from ..conversion.windows import attention_modules
-from ..data.blocks import MaskingCollator, cut_lines, mask_once, pack_blocks
-from ..data.texts import Table, TextArguments, Texts, in_memory, load_texts
-from ..sharing.hub import write_card
-from .distillation_trainer import MEASURES, DistillationTrainer, Measurement, TeachingArguments
-from .pretraining import NewMasks
-from .resuming import find_checkpoint
+from ..data.blocks import MaskingCollator, mask_once
+from ..data.texts import TextArguments, load_texts
+from .distillation_trainer import (
+    MEASURED_LENGTHS,
+    MEASURES,
+    DistillationTrainer,
+    Measurement,
+    TeachingArguments,
+    length_table,
+)
+from .documents import make_examples
+from .optimizers import choose_optimizer
+from .options import check_best_metric, check_share, early_stopping, refuse_unused
+from .pretraining_trainer import NewMasks
+from .run import (
+    Run,
+    RunArguments,
+    about_data,
+    finish_run,
+    first_evaluation,
+    fit_tokenizer,
+    hub_model,
+    load_tokenizer,
+    start_run,
+    train_model,
+)
 
 
 logger = logging.get_logger(__name__)
 
+MASKED_SHARE = 0.15
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
 @dataclass(kw_only=True)
-class DistillationArguments(TextArguments, LoadingArguments, TeachingArguments):
+class DistillationArguments(TextArguments, LoadingArguments, TeachingArguments, RunArguments):
     """Who learns from whom, on which text, and what counts."""
 
     model_name_or_path: str = field(metadata={"help": "The converted Linformer, with its tokenizer."})
     teacher_name_or_path: str = field(metadata={"help": "The dense encoder it came from, on the Hub or in a folder."})
+    teacher_revision: str = field(
+        default="main", metadata={"help": "Which branch, tag or commit of the teacher on the Hub to load."}
+    )
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Length of an example in tokens. By default the Linformer's n."}
     )
@@ -54,8 +77,9 @@ class DistillationArguments(TextArguments, LoadingArguments, TeachingArguments):
             "learned too."
         },
     )
-    mlm_probability: float = field(
-        default=0.15, metadata={"help": "Share of the tokens that are masked where heads predict words."}
+    mlm_probability: float | None = field(
+        default=None,
+        metadata={"help": "Share of the tokens that are masked where heads predict words. By default 0.15."},
     )
 
 
@@ -67,33 +91,54 @@ def distill(arguments: DistillationArguments, training: TrainingArguments) -> di
         training: The Trainer's own arguments; `do_train` and `do_eval` say what to do.
 
     Returns:
-        Of held-out text: `embedding_cosine`, the mean cosine of student's and teacher's mean-pooled embeddings;
-        `similarity_correlation`, that of the similarities between examples; `hidden_error`, the mean squared error of
-        the layers' outputs relative to their variance, and of each layer `hidden_error_1` and so on; these as
-        `initial_…` before training; and the Trainer's own.
+        Of held-out text: `embedding_cosine`, the mean cosine of student's and teacher's embeddings;
+        `similarity_correlation`, that of the similarities between examples; both of blocks cut to 16, 32, 64, …
+        tokens as `embedding_cosine_16` and so on; `hidden_error`, the mean squared error of the layers' outputs
+        relative to their variance, and of each layer `hidden_error_1` and so on; these as `initial_…` before
+        training; and the Trainer's own.
 
     Raises:
         ValueError: If arguments contradict each other, or text, tokenizer and models do not fit.
     """
+    run = start_run(training)
     check_arguments(arguments, training)
-    checkpoint = find_checkpoint(training)
-    watch = Stopwatch()
-    set_seed(training.seed)
+    callbacks = early_stopping(arguments.early_stopping_patience, training)
+    optimizer = choose_optimizer(arguments.use_muon, arguments.muon_learning_rate, training)
+    student_name = run.trained_folder or arguments.model_name_or_path
+
     with training.main_process_first(desc="preparing the text"):
         texts = load_texts(arguments, training.seed)
-        student, teacher, head = load_models(arguments)
+        student, teacher, head = load_models(
+            student_name,
+            arguments.teacher_name_or_path,
+            arguments.loading(),
+            {"revision": arguments.teacher_revision, "token": arguments.token},
+            teaches_predictions=bool(arguments.logits_weight),
+        )
+        if arguments.attention_weight:
+            attention_modules(teacher)  # an unknown family is found before the work begins
         check_sharding(training, student, is_taught_whole=head is not NO_HEAD)
-        tokenizer = AutoTokenizer.from_pretrained(arguments.model_name_or_path, **arguments.loading())
-        check_tokenizer(tokenizer, student, arguments.model_name_or_path)
+        masks = head is MASKED_LM
+        if not masks:
+            reason = "because student and teacher have no heads for masked words to be taught"
+            refuse_unused({"mlm_probability": arguments.mlm_probability}, reason)
+        tokenizer = load_tokenizer(student_name, arguments.loading(), needs=("mask", "pad") if masks else ("pad",))
+        fit_tokenizer(tokenizer, student, student_name)
         num_tokens = check_length(arguments.max_seq_length, student)
-        tokenizer.model_max_length = model_length(student)
-        masks = head == MASKED_LM
-        train, held_out = make_examples(texts, tokenizer, num_tokens, arguments, training.seed if masks else None)
+        train, held_out = make_examples(texts, tokenizer, num_tokens, arguments.line_by_line)
+        share = MASKED_SHARE if arguments.mlm_probability is None else arguments.mlm_probability
+        if masks:
+            held_out = mask_once(held_out, tokenizer, share, training.seed, hide_all=True)
+        embedding = embedding_of(
+            arguments.teacher_name_or_path, arguments.teacher_revision, arguments.token, training.device
+        )
 
     training.remove_unused_columns = False  # the loss reads what the student's forward does not name
     # within the training, because an evaluation before it would keep a model of several processes from being wrapped
     training.eval_on_start = training.do_train and training.do_eval
-    collator = make_collator(tokenizer, arguments, masks, training.seed)
+    lengths = () if arguments.line_by_line else (num_tokens, *(n for n in MEASURED_LENGTHS if n < num_tokens))
+    collator = make_collator(tokenizer, arguments.line_by_line, share if masks else None, training.seed)
+    check_best_metric(training, reported_names(student, lengths), lower_is_better(student))
     trainer = DistillationTrainer(
         model=student.base_model if head is NO_HEAD else student,
         args=training,
@@ -101,37 +146,42 @@ def distill(arguments: DistillationArguments, training: TrainingArguments) -> di
         eval_dataset=held_out,
         processing_class=tokenizer,
         data_collator=collator,
-        callbacks=[NewMasks(collator)] if masks else None,
-        compute_metrics=Measurement(),
+        callbacks=[*callbacks, NewMasks(collator)] if masks else callbacks,
+        compute_metrics=Measurement(lengths or None),
+        optimizer_cls_and_kwargs=optimizer,
         teacher=teacher,
         weights=arguments.loss_weights(),
         projection_learning_rate=arguments.projection_learning_rate,
         vary_length=arguments.vary_length and not arguments.line_by_line,
+        embedding=embedding,
+        measured_lengths=lengths,
     )
-    metrics = run_training(trainer, student, checkpoint) if training.do_train else {}
+
+    numbers = train_student(trainer, student, run, student_name, arguments.loading()) if training.do_train else {}
     if training.do_eval:
-        metrics |= without_prefix(trainer.evaluate())
-        logger.info(report(metrics))
-    if trainer.is_world_process_zero():
-        write_results(training.output_dir, metrics | watch.read(), (arguments, training), about(arguments, student))
-        if training.do_train:
-            write_card(training.output_dir)
-        logger.info(f"All of it lies in {training.output_dir}; the numbers are in results.json there.")
-        logger.info(
-            f"To compare the two: python scripts/compare_models.py --model_name_or_path {training.output_dir} "
-            f"--dense_name_or_path {arguments.teacher_name_or_path} --output_dir {training.output_dir}-compared"
-        )
-    return metrics
+        numbers |= without_prefix(trainer.evaluate())
+        for line in (report(numbers), *length_table(numbers)):
+            logger.info(line)
+    about = {
+        **about_data(arguments.dataset_name, arguments.train_file, "text"),
+        "pipeline_tag": head_of_class(type(student).__name__).pipeline_tag,
+        "base_model": hub_model(arguments.teacher_name_or_path),
+        "metrics": list(MEASURES),
+    }
+    next_step = (
+        f"To compare the two: linformer compare --model_name_or_path {training.output_dir} --dense_name_or_path "
+        f"{arguments.teacher_name_or_path} --output_dir {training.output_dir}-compared"
+    )
+    finish_run(trainer, run, numbers, arguments, about, student, next_step)
+    return numbers
 
 
 def check_arguments(arguments: DistillationArguments, training: TrainingArguments) -> None:
-    """Check what can be checked before anything is loaded.
+    """Check options against each other before anything is loaded.
 
     Raises:
-        ValueError: At the first argument that makes no sense.
+        ValueError: At the first one that makes no sense or would have no effect.
     """
-    if not (training.do_train or training.do_eval):
-        raise ValueError("Nothing is asked for: give --do_train, --do_eval or both.")
     weights = {name: value for name, value in vars(arguments).items() if name.endswith("_weight")}
     for name, value in weights.items():
         if value < 0:
@@ -141,15 +191,36 @@ def check_arguments(arguments: DistillationArguments, training: TrainingArgument
     for name in ("temperature", "projection_learning_rate"):
         if getattr(arguments, name) <= 0:
             raise ValueError(f"--{name} is {getattr(arguments, name)}; it must be more than 0.")
-    if not 0 < arguments.mlm_probability <= 1:
-        raise ValueError(f"--mlm_probability is {arguments.mlm_probability}; it must lie between 0 and 1.")
+    check_share("mlm_probability", arguments.mlm_probability)
+    if arguments.mlm_probability == 0:
+        raise ValueError("--mlm_probability is 0.0, so no word would be masked; it must be more than 0.")
+    if training.label_smoothing_factor:
+        raise ValueError(
+            f"--label_smoothing_factor is {training.label_smoothing_factor}, which has no effect on the distance to a "
+            "teacher. Leave it out."
+        )
+    if not training.do_train:
+        refuse_unused({"use_muon": arguments.use_muon}, "without --do_train")
 
 
-def load_models(arguments: DistillationArguments) -> tuple[PreTrainedModel, PreTrainedModel, Head]:
+def load_models(
+    name: str,
+    teacher_name: str,
+    loading: Mapping[str, Any],
+    teacher_loading: Mapping[str, Any],
+    teaches_predictions: bool = True,
+) -> tuple[PreTrainedModel, PreTrainedModel, Head]:
     """Load the student with its own head, and the teacher with the same head, or none where it has another.
 
     The student trains without dropout, which blurs what is to be matched and measured worse; its configuration keeps
     the numbers for later training.
+
+    Args:
+        name: The student.
+        teacher_name: The dense encoder that it came from.
+        loading: What `from_pretrained` is to be told for the student.
+        teacher_loading: What it is to be told for the teacher.
+        teaches_predictions: Whether what the heads predict is taught.
 
     Returns:
         Student, teacher, and the head whose predictions are taught, as in `common.heads`.
@@ -157,13 +228,10 @@ def load_models(arguments: DistillationArguments) -> tuple[PreTrainedModel, PreT
     Raises:
         ValueError: If the student is no Linformer, or the two differ in what must be equal.
     """
-    name, teacher_name = arguments.model_name_or_path, arguments.teacher_name_or_path
-    config = AutoConfig.from_pretrained(name, **arguments.loading())
+    config = AutoConfig.from_pretrained(name, **loading)
     if config.model_type != "linformer":
-        raise ValueError(
-            f"{name} is a {config.model_type}, not a Linformer; make one with scripts/convert_checkpoint.py first."
-        )
-    teacher_config = AutoConfig.from_pretrained(teacher_name)
+        raise ValueError(f"{name} is a {config.model_type}, not a Linformer; make one with `linformer convert` first.")
+    teacher_config = AutoConfig.from_pretrained(teacher_name, **teacher_loading)
     for fact in ("vocab_size", "hidden_size", "num_hidden_layers"):
         if getattr(config, fact) != getattr(teacher_config, fact):
             raise ValueError(
@@ -171,7 +239,7 @@ def load_models(arguments: DistillationArguments) -> tuple[PreTrainedModel, PreT
                 f"{teacher_name}; take the encoder that the Linformer was made from as its teacher."
             )
     heads = [head_of_checkpoint(one.architectures) for one in (teacher_config, config)]
-    head = shared_head(*heads) if arguments.logits_weight else NO_HEAD
+    head = shared_head(*heads) if teaches_predictions else NO_HEAD
     if head not in (NO_HEAD, MASKED_LM) and config.num_labels != teacher_config.num_labels:
         raise ValueError(
             f"{name} has {config.num_labels} labels and {teacher_name} {teacher_config.num_labels}; take the teacher "
@@ -179,53 +247,29 @@ def load_models(arguments: DistillationArguments) -> tuple[PreTrainedModel, PreT
         )
     student = heads[1].auto_class.from_pretrained(
         name,
-        **arguments.loading(),
+        **loading,
         **dict.fromkeys(DROPOUTS, 0.0),
         dtype=torch.float32,  # mixed precision keeps its weights in this one
     )
     student.config.update({dropout: getattr(config, dropout) for dropout in DROPOUTS})
-    teacher = head.auto_class.from_pretrained(teacher_name, dtype=torch.float32)
-    if arguments.attention_weight:
-        attention_modules(teacher)
+    teacher = head.auto_class.from_pretrained(teacher_name, **teacher_loading, dtype=torch.float32)
     return student, teacher, head
 
 
-def make_examples(
-    texts: Texts,
-    tokenizer: PreTrainedTokenizerBase,
-    num_tokens: int,
-    arguments: DistillationArguments,
-    mask_seed: int | None,
-) -> tuple[Table, Table]:
-    """Turn documents into examples to train on, and held-out ones, which have fixed masks where there is a seed.
-
-    Raises:
-        ValueError: If the text is shorter than one block.
-    """
-    make = cut_lines if arguments.line_by_line else pack_blocks
-    examples = {
-        split: table.map(make(tokenizer, num_tokens), batched=True, remove_columns=["text"])
-        for split, table in texts.items()
-    }
-    held_out = in_memory(examples["validation"])
-    for split, table in (("train", examples["train"]), ("held-out", held_out)):
-        if hasattr(table, "__len__") and len(table) == 0:
-            raise ValueError(
-                f"The {split} text is shorter than one block of {num_tokens} tokens: give more text, a smaller "
-                "--max_seq_length, or --line_by_line."
-            )
-    if mask_seed is not None:
-        held_out = mask_once(held_out, tokenizer, arguments.mlm_probability, mask_seed, hide_all=True)
-    return examples["train"], held_out
-
-
 def make_collator(
-    tokenizer: PreTrainedTokenizerBase, arguments: DistillationArguments, masks: bool, seed: int
+    tokenizer: PreTrainedTokenizerBase, line_by_line: bool, masked_share: float | None, seed: int
 ) -> Callable[[list[dict]], dict[str, torch.Tensor]]:
-    """Make batches: with hidden tokens for heads that predict words, padded where examples are documents."""
-    if masks:
-        return MaskingCollator(tokenizer, arguments.mlm_probability, hide_all=True, seed=seed)
-    return DataCollatorWithPadding(tokenizer) if arguments.line_by_line else default_data_collator
+    """Make batches: with hidden tokens for heads that predict words, padded where examples are documents.
+
+    Args:
+        tokenizer: The tokenizer.
+        line_by_line: Whether examples have several lengths.
+        masked_share: Of the tokens to hide. None hides none.
+        seed: Which tokens.
+    """
+    if masked_share is not None:
+        return MaskingCollator(tokenizer, masked_share, hide_all=True, seed=seed)
+    return DataCollatorWithPadding(tokenizer) if line_by_line else default_data_collator
 
 
 def check_sharding(training: TrainingArguments, student: PreTrainedModel, is_taught_whole: bool) -> None:
@@ -241,46 +285,55 @@ def check_sharding(training: TrainingArguments, student: PreTrainedModel, is_tau
         )
 
 
-def run_training(trainer: DistillationTrainer, student: PreTrainedModel, checkpoint: str | None) -> dict[str, float]:
-    """Train, save the student with its head, and return the Trainer's numbers and the first measurement."""
-    config = student.config
-    sparse = config.sparse_prediction
-    config.sparse_prediction = True  # a head for words computes what is taught alone
-    result = trainer.train(resume_from_checkpoint=checkpoint)
-    config.sparse_prediction = sparse
-    trainer.save_model()
-    if trainer.is_world_process_zero() and student is not trainer.model:
-        student.save_pretrained(trainer.args.output_dir)
-    trainer.save_state()
-    first = next((entry for entry in trainer.state.log_history if f"eval_{MEASURES[0]}" in entry), {})
-    initial = {f"initial_{name}": first[f"eval_{name}"] for name in MEASURES if f"eval_{name}" in first}
-    return result.metrics | initial
+def train_student(
+    trainer: DistillationTrainer, student: PreTrainedModel, run: Run, name: str, loading: Mapping[str, Any]
+) -> dict[str, float]:
+    """Train, save the student with its head and with what makes it a sentence encoder.
+
+    Args:
+        trainer: Its model is the student, or the student's body.
+        student: With its head.
+        run: As `start_run` returned it.
+        name: Where the student was loaded from.
+        loading: What `from_pretrained` was told for it.
+
+    Returns:
+        The Trainer's numbers, and the first measurement as `initial_…`.
+    """
+    numbers = train_model(trainer, run)
+    if numbers and trainer.is_world_process_zero():
+        folder = trainer.args.output_dir
+        if student is not trainer.model:
+            student.save_pretrained(folder)
+        source = local_folder(name, loading.get("revision"), loading.get("token"))
+        if source is not None:
+            carry_over(source, Path(folder))
+    before = first_evaluation(trainer.state)
+    return numbers | {f"initial_{name}": before[name] for name in MEASURES if name in before}
 
 
-def without_prefix(metrics: dict[str, float]) -> dict[str, float]:
+def reported_names(student: PreTrainedModel, lengths: tuple[int, ...]) -> list[str]:
+    """List what evaluations report besides the Trainer's own numbers."""
+    at_lengths = [f"{name}_{length}" for name in MEASURES[:2] for length in lengths]
+    return [*MEASURES, *at_lengths, *lower_is_better(student)]
+
+
+def lower_is_better(student: PreTrainedModel) -> list[str]:
+    """List those measurements that get better by getting smaller."""
+    numbers = range(1, student.config.num_hidden_layers + 1)
+    return ["hidden_error", *(f"hidden_error_{number}" for number in numbers)]
+
+
+def without_prefix(metrics: Mapping[str, float]) -> dict[str, float]:
     """Name measurements as they are, and leave the Trainer's own as it names them."""
     is_ours = tuple(f"eval_{name}" for name in MEASURES)
     return {name.removeprefix("eval_") if name.startswith(is_ours) else name: value for name, value in metrics.items()}
 
 
-def report(metrics: dict[str, float]) -> str:
+def report(numbers: Mapping[str, float]) -> str:
     """Say in a sentence how near the student is to its teacher."""
     parts = []
     for name in MEASURES:
-        before = f", {metrics[f'initial_{name}']:.3f} before training" if f"initial_{name}" in metrics else ""
-        parts.append(f"{name.replace('_', ' ')} {metrics[name]:.3f}{before}")
+        before = f", {numbers[f'initial_{name}']:.3f} before training" if f"initial_{name}" in numbers else ""
+        parts.append(f"{name.replace('_', ' ')} {numbers[name]:.3f}{before}")
     return f"On held-out text against the teacher: {'; '.join(parts)}."
-
-
-def about(arguments: DistillationArguments, student: PreTrainedModel) -> dict[str, Any]:
-    """Say what the card tells of the run."""
-    files = ", ".join(Path(file).name for file in arguments.train_file or [])
-    return {
-        "pipeline_tag": head_of_class(type(student).__name__).pipeline_tag,
-        "dataset": arguments.dataset_name or files or "the documentation of Python's standard library",
-        "dataset_type": arguments.dataset_name or "text",
-        "dataset_ids": [arguments.dataset_name] if arguments.dataset_name else None,
-        "base_model": None if Path(arguments.teacher_name_or_path).is_dir() else arguments.teacher_name_or_path,
-        "metrics": list(MEASURES),
-        "model": model_facts(student),
-    }

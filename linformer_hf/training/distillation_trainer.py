@@ -16,6 +16,7 @@ from ..conversion.embeddings import MEAN_EMBEDDING, TextEmbedding
 from ..conversion.windows import Reading, attention_modules, read, read_window
 from .distillation_loss import LossWeights, distillation_loss, picks_one_label
 from .optimizers import set_projection_learning_rate
+from .sparse_head import labelled_tokens_only
 
 
 SHORTEST_CUT = 16
@@ -142,13 +143,14 @@ class DistillationTrainer(Trainer):
         with torch.no_grad(), self.accelerator.autocast():
             recorded = attention_modules(self.teacher) if records_attention else ()
             teacher = read(self.teacher, input_ids, self.longest, mask, recorded)
-        student = read_window(
-            model,
-            input_ids,
-            mask,
-            attention_modules(self.model) if records_attention else (),
-            **({} if labels is None else {"labels": labels}),  # a sparse head predicts the labelled tokens alone
-        )
+        with labelled_tokens_only(self.model.config):
+            student = read_window(
+                model,
+                input_ids,
+                mask,
+                attention_modules(self.model) if records_attention else (),
+                **({} if labels is None else {"labels": labels}),
+            )
         return student, teacher
 
     def prediction_step(

@@ -1,52 +1,45 @@
 """Teach an encoder to label or rate texts: arguments, and one function that runs from labelled rows to predictions."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
-    set_seed,
 )
 from transformers.utils import logging
 
-from ..common.figures import plot_curves
-from ..common.loading import LoadingArguments, check_length, check_tokenizer, declare_loss_scaling, model_length
-from ..common.records import Stopwatch, model_facts, write_results
-from ..data.glue import HUB_NAME, Task, get_task, write_answers
-from ..data.labels import Labels, check_variety, encode_tables, labels_of, report_shares
-from ..data.tables import Layout, TableArguments, load_tables, report_empty_texts, share_rows
-from ..data.texts import expand_files
-from ..sharing.hub import write_card
-from .metrics import Grader
-from .resuming import find_checkpoint, loss_curves
-
-
-try:
-    from datasets import Dataset
-except ImportError as error:
-    raise ImportError("Fine-tuning needs datasets: pip install linformer_hf[train]") from error
+from ..common.loading import LoadingArguments, check_length, declare_loss_scaling, model_length
+from ..data.glue import HUB_NAME, get_task
+from ..data.labels import SINGLE_LABEL, Labels, encode_tables, labels_of
+from ..data.tables import TableArguments, load_tables, share_rows
+from .metrics import LOWER_IS_BETTER, Grader
+from .optimizers import choose_optimizer
+from .options import check_best_metric, early_stopping, refuse_unused
+from .predictions import measure, predict, report
+from .rows import asked_purposes, cut_texts, layout_of, make_collator, report_rows
+from .run import (
+    RunArguments,
+    about_data,
+    finish_run,
+    fit_tokenizer,
+    hub_model,
+    load_tokenizer,
+    start_run,
+    train_model,
+)
 
 
 logger = logging.get_logger(__name__)
 
-Tables = dict[str, Dataset]
-
-PREDICTIONS = "predictions.tsv"
-
 
 @dataclass(kw_only=True)
-class FinetuningArguments(TableArguments, LoadingArguments):
+class FinetuningArguments(TableArguments, LoadingArguments, RunArguments):
     """Which model learns which task."""
 
     model_name_or_path: str = field(
@@ -82,35 +75,55 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
 
     Returns:
         What was measured: the task's metrics by their names (of MNLI's mismatched rows as `mismatched_…`), as
-        `constant_…` those of the best answer that does not read the text, and the Trainer's own numbers.
+        `constant_…` those of the best answer that does not read the text, as `tfidf_…` those of a linear model on
+        words, and the Trainer's own numbers.
 
     Raises:
         ValueError: If arguments contradict each other, or rows, labels, tokenizer and model do not fit.
     """
-    # 1. what is asked for
+    run = start_run(training, ("do_train", "do_eval", "do_predict"))
+    check_arguments(arguments, training)
+    callbacks = early_stopping(arguments.early_stopping_patience, training)
+    optimizer = choose_optimizer(arguments.use_muon, arguments.muon_learning_rate, training)
     task = get_task(arguments.task_name) if arguments.task_name else None
-    layout = layout_of(arguments, task)
+    layout = layout_of(task, arguments.text_column, arguments.text_pair_column, arguments.label_column)
     purposes = asked_purposes(training, layout)
-    checkpoint = find_checkpoint(training)
-    watch = Stopwatch()
-    set_seed(training.seed)
+    model_name = run.trained_folder or arguments.model_name_or_path
+
     with training.main_process_first(desc="preparing the rows"):
-        # 2. rows, and what their labels stand for
-        config = AutoConfig.from_pretrained(arguments.model_name_or_path, **arguments.loading())
-        tables = load_rows(arguments, layout, purposes)
+        config = AutoConfig.from_pretrained(model_name, **arguments.loading())
+        tables = load_tables(arguments, layout, purposes, (HUB_NAME, arguments.task_name) if task else None)
         known = (task.problem_type, task.labels, task.limits) if task else (arguments.problem_type,)
         labels, tables = encode_tables(tables, layout.labels, labels_of(config), *known)
-        tables = share_rows(tables, arguments, layout, purposes, training.seed)
+        most = {
+            "train": arguments.max_train_samples,
+            "validation": arguments.max_eval_samples,
+            "test": arguments.max_predict_samples,
+        }
+        tables = share_rows(tables, layout, purposes, training.seed, arguments.validation_share, most)
         report_rows(tables, labels, layout)
-        # 3. the model, and rows as it reads them
-        model = load_model(arguments, config, labels, training.do_train, checkpoint)
-        tokenizer = load_tokenizer(arguments, model)
-        num_tokens = check_length(arguments.max_seq_length, model)
-        examples = {split: cut_texts(table, layout, tokenizer, num_tokens, split) for split, table in tables.items()}
+        grader = Grader(labels, task)
+        check_best_metric(training, grader.names, LOWER_IS_BETTER)
+        check_smoothing(training.label_smoothing_factor, labels)
+        check_same_labels(run.checkpoint or run.trained_folder, labels)
+        measured = [split for split in layout.splits["validation"] if split in tables]
+        numbers = {}
+        if measured:
+            # before the training, so that texts without words do not end it when it is done
+            first = tables[measured[0]]
+            numbers |= grader.constant(tables.get("train", first), first)
+            if arguments.tfidf_baseline:
+                numbers |= grader.tfidf(tables["train"], first, layout.texts)
 
-    # 4. train, measure, predict
-    grader = Grader(labels, task)
-    measured = [split for split in layout.splits["validation"] if split in examples]
+        config = with_labels(config, labels, arguments.classifier_pooling)
+        model = load_model(model_name, config, arguments.loading(), for_training=training.do_train)
+        tokenizer = load_tokenizer(arguments.tokenizer_name or model_name, arguments.loading(), needs=("pad",))
+        fit_tokenizer(tokenizer, model, model_name)
+        num_tokens = check_length(arguments.max_seq_length, model)
+        examples = {
+            split: cut_texts(table, layout.texts, tokenizer, num_tokens, split) for split, table in tables.items()
+        }
+
     trainer = Trainer(
         model=model,
         args=training,
@@ -120,217 +133,102 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         data_collator=make_collator(tokenizer, num_tokens, model_length(model)),
         compute_metrics=grader,
         preprocess_logits_for_metrics=grader.reduce,
+        callbacks=callbacks,
+        optimizer_cls_and_kwargs=optimizer,
     )
-    metrics = train_and_save(trainer, checkpoint) if training.do_train else {}
-    if measured:
-        metrics |= grader.constant(examples.get("train", examples[measured[0]]), examples[measured[0]])
-        if arguments.tfidf_baseline and "train" in tables:
-            metrics |= grader.tfidf(tables["train"], tables[measured[0]], layout.texts)
-        metrics |= measure(trainer, {split: examples[split] for split in measured}, grader)
+    if training.do_train:
+        numbers |= train_model(trainer, run)
+    numbers |= measure(trainer, {split: examples[split] for split in measured}, grader)
     for split in (split for split in layout.splits["test"] if split in examples):
-        metrics |= predict(trainer, examples[split], grader, split)
+        numbers |= predict(trainer, examples[split], grader, split)
 
-    # 5. what is left behind
-    if trainer.is_world_process_zero():
-        finish(trainer, arguments, metrics, watch)
-    return metrics
-
-
-def layout_of(arguments: FinetuningArguments, task: Task | None) -> Layout:
-    """Describe the rows of a GLUE task, or those that the arguments describe."""
-    text, pair = arguments.text_column, arguments.text_pair_column
-    labels = tuple(arguments.label_column or ["label"])
-    if task is None:
-        splits = {purpose: (purpose,) for purpose in ("train", "validation", "test")}
-        return Layout((text or "text", *([pair] if pair else [])), labels, splits)
-    named = (text or task.columns[0], *([pair] if pair else task.columns[1:]))
-    splits = {"train": task.training, "validation": task.validation, "test": tuple(task.submissions)}
-    return Layout(named, labels, splits, task.own_columns, task.own_header, quoted=False, test_labels=False)
+    for line in report(numbers, grader):
+        logger.info(line)
+    hub_name = arguments.dataset_name or (HUB_NAME if arguments.task_name and not arguments.train_file else None)
+    about = {
+        **about_data(hub_name, arguments.train_file, "table"),
+        **({"dataset": f"GLUE, {arguments.task_name}"} if arguments.task_name else {}),
+        "pipeline_tag": "text-classification",
+        "base_model": hub_model(arguments.model_name_or_path),
+        "metrics": grader.names,
+    }
+    finish_run(
+        trainer, run, numbers, arguments, about, model, how_to_predict(training.output_dir, arguments.task_name)
+    )
+    return numbers
 
 
-def asked_purposes(training: TrainingArguments, layout: Layout) -> list[str]:
-    """List what rows are needed for.
+def check_arguments(arguments: FinetuningArguments, training: TrainingArguments) -> None:
+    """Check options against each other before anything is loaded.
 
     Raises:
-        ValueError: If nothing is asked for, or something that the task has no rows for.
+        ValueError: If one would have no effect.
     """
-    asked = {"train": training.do_train, "validation": training.do_eval, "test": training.do_predict}
-    purposes = [purpose for purpose, is_asked in asked.items() if is_asked]
-    if not purposes:
-        raise ValueError("Nothing is asked for: give --do_train, --do_eval, --do_predict or several of them.")
-    if any(not layout.splits[purpose] for purpose in purposes):
-        raise ValueError("ax has no labelled rows: fine-tune on mnli, then give that model and --do_predict alone.")
-    return purposes
+    if not training.do_train:
+        of_training = {"tfidf_baseline": arguments.tfidf_baseline, "use_muon": arguments.use_muon}
+        refuse_unused(of_training, "without --do_train")
+    if not training.do_eval:
+        refuse_unused({"tfidf_baseline": arguments.tfidf_baseline}, "without --do_eval")
+    if arguments.task_name:
+        refuse_unused({"problem_type": arguments.problem_type}, "with --task_name, which says it")
 
 
-def load_rows(arguments: FinetuningArguments, layout: Layout, purposes: Sequence[str]) -> Tables:
-    """Load the rows from files or, where none is named, from the Hub.
+def check_smoothing(label_smoothing_factor: float, labels: Labels) -> None:
+    """Check that labels can be smoothed.
 
     Raises:
-        ValueError: If neither is named, both are, or rows or columns are missing.
+        ValueError: If they are numbers, or several a row.
     """
-    named = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
-    files = {purpose: expand_files(names) for purpose, names in named.items() if names}
-    if files and arguments.dataset_name:
-        raise ValueError("Rows come from files or from --dataset_name, not from both.")
-    if not files and arguments.task_name:
-        arguments = replace(
-            arguments,
-            dataset_name=arguments.dataset_name or HUB_NAME,
-            dataset_config_name=arguments.dataset_config_name or arguments.task_name,
+    if label_smoothing_factor and labels.problem_type != SINGLE_LABEL:
+        raise ValueError(
+            f"--label_smoothing_factor is {label_smoothing_factor}, but the rows ask for {labels.problem_type}; only "
+            "one label of several can be smoothed. Leave it out."
         )
-    elif not files and not arguments.dataset_name:
-        raise ValueError("No rows are named: give --task_name, --dataset_name or --train_file.")
-    return load_tables(arguments, layout, files, purposes)
 
 
-def report_rows(tables: Tables, labels: Labels, layout: Layout) -> None:
-    """Log what the rows hold: how many of each label, and how many without a text.
+def check_same_labels(folder: str | None, labels: Labels) -> None:
+    """Check that what an earlier call trained answers the same labels.
 
-    Raises:
-        ValueError: If all rows to train on have one label.
-    """
-    for split, table in tables.items():
-        report_empty_texts(table, layout, split)
-        if "labels" in table.column_names:
-            report_shares(list(table["labels"]), labels, split)
-    if "train" in tables:
-        check_variety(list(tables["train"]["labels"]), "train")
-
-
-def load_model(
-    arguments: FinetuningArguments,
-    config: PreTrainedConfig,
-    labels: Labels,
-    for_training: bool,
-    checkpoint: str | None,
-) -> PreTrainedModel:
-    """Load the encoder with a head for the labels; a head for other labels is replaced, if there is training.
+    Args:
+        folder: A checkpoint to resume from, or the folder of a finished run; None where there is neither.
+        labels: What the rows ask for.
 
     Raises:
-        ValueError: If the checkpoint to resume from belongs to another run, or the model cannot pool as asked for.
+        ValueError: If it answers others.
     """
-    if checkpoint and labels_of(AutoConfig.from_pretrained(checkpoint)) != labels:
-        raise ValueError(f"{checkpoint} is of a run with other labels; name a new --output_dir.")
-    if arguments.classifier_pooling:
+    if folder and labels_of(AutoConfig.from_pretrained(folder)) != labels:
+        raise ValueError(f"{folder} is of a run with other labels; name a new --output_dir.")
+
+
+def with_labels(config: PreTrainedConfig, labels: Labels, classifier_pooling: str | None) -> PreTrainedConfig:
+    """Set what the outputs of a model stand for, and what of a Linformer stands for a text.
+
+    Raises:
+        ValueError: If a model cannot pool as asked for.
+    """
+    if classifier_pooling:
         if not hasattr(config, "classifier_pooling"):
             raise ValueError(f"--classifier_pooling is a Linformer's choice; a {config.model_type} has its own.")
-        config.classifier_pooling = arguments.classifier_pooling
+        config.classifier_pooling = classifier_pooling
     config.problem_type = labels.problem_type
     config.id2label = dict(enumerate(labels.names))
     config.label2id = {name: number for number, name in config.id2label.items()}
-    model = AutoModelForSequenceClassification.from_pretrained(
-        arguments.model_name_or_path,
-        config=config,
-        ignore_mismatched_sizes=for_training,
-        **arguments.loading(),
-        **({"dtype": torch.float32} if for_training else {}),  # mixed precision keeps its weights in this one
-    )
+    return config
+
+
+def load_model(name: str, config: PreTrainedConfig, loading: dict[str, Any], for_training: bool) -> PreTrainedModel:
+    """Load the encoder with a head for the labels; a head for other labels is replaced, if there is training."""
+    # mixed precision keeps its weights in single precision; without training a wrong size means a damaged model
+    options = {"dtype": torch.float32, "ignore_mismatched_sizes": True} if for_training else {}
+    model = AutoModelForSequenceClassification.from_pretrained(name, config=config, **loading, **options)
     declare_loss_scaling(model)
     return model
 
 
-def load_tokenizer(arguments: FinetuningArguments, model: PreTrainedModel) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that is named, or the model's.
-
-    Raises:
-        ValueError: If it does not fit the model, or cannot pad.
-    """
-    name = arguments.tokenizer_name or arguments.model_name_or_path
-    tokenizer = AutoTokenizer.from_pretrained(name, **arguments.loading())
-    if tokenizer.pad_token is None:
-        raise ValueError(f"The tokenizer of {name} has no padding token, so it cannot make batches.")
-    check_tokenizer(tokenizer, model, arguments.model_name_or_path)
-    tokenizer.model_max_length = model_length(model)
-    return tokenizer
-
-
-def cut_texts(
-    table: Dataset, layout: Layout, tokenizer: PreTrainedTokenizerBase, num_tokens: int, split: str
-) -> Dataset:
-    """Turn texts, or pairs of them, into `input_ids` of at most `num_tokens` tokens."""
-
-    def cut(batch: dict) -> dict:
-        texts = [[text or "" for text in batch[name]] for name in layout.texts]
-        encoded = tokenizer(*texts, truncation=True, max_length=num_tokens)
-        return {**encoded, "length": [len(ids) for ids in encoded["input_ids"]]}
-
-    examples = table.map(cut, batched=True, remove_columns=list(layout.texts), desc=f"Cutting the texts for {split}")
-    full = sum(length == num_tokens for length in examples["length"])
-    if full:
-        logger.info(f"{full} of {len(table)} rows for {split} fill all {num_tokens} tokens; the longer ones are cut.")
-    return examples
-
-
-def make_collator(tokenizer: PreTrainedTokenizerBase, num_tokens: int, longest: int) -> DataCollatorWithPadding:
-    """Pad each batch to its longest row, and on to a multiple of eight where the model reads so far."""
-    fits = num_tokens + -num_tokens % 8 <= longest
-    return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if fits else None)
-
-
-def train_and_save(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
-    """Train, then save model, tokenizer and state, and return the Trainer's numbers."""
-    result = trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.save_model()
-    trainer.save_state()
-    if trainer.is_world_process_zero() and (curves := loss_curves(trainer.state)):
-        plot_curves(curves, Path(trainer.args.output_dir, "curves"), "Step", "Loss")
-    return result.metrics
-
-
-def measure(trainer: Trainer, tables: Mapping[str, Dataset], grader: Grader) -> dict[str, float]:
-    """Measure on each table, and name the metrics as they are; those of a second table after its split as well."""
-    metrics = {}
-    for number, (split, table) in enumerate(tables.items()):
-        name = f"{split.removeprefix('validation_')}_" if number else ""
-        found = trainer.evaluate(table, metric_key_prefix=f"eval_{name}".rstrip("_"))
-        renamed = {f"eval_{name}{metric}": f"{name}{metric}" for metric in grader.names}
-        metrics |= {renamed.get(key, key): value for key, value in found.items()}
-    return metrics
-
-
-def predict(trainer: Trainer, table: Dataset, grader: Grader, split: str) -> dict[str, float]:
-    """Write the answers to rows, and return the Trainer's numbers: metrics too, where the rows have labels."""
-    outcome = trainer.predict(table, metric_key_prefix="predict")
-    if trainer.is_world_process_zero():
-        file = Path(trainer.args.output_dir, grader.task.submissions[split] if grader.task else PREDICTIONS)
-        write_answers(map(grader.spell, outcome.predictions), file)
-        logger.info(f"The answers to {len(table)} rows lie in {file}.")
-    return outcome.metrics
-
-
-def finish(trainer: Trainer, arguments: FinetuningArguments, metrics: Mapping[str, float], watch: Stopwatch) -> None:
-    """Write record and card, and say what was learned, where all lies and what comes next."""
-    training, folder = trainer.args, trainer.args.output_dir
-    facts = about(arguments, trainer.model, trainer.compute_metrics.names)
-    write_results(folder, {**metrics, **watch.read()}, (arguments, training), facts)
-    if training.do_train:
-        write_card(folder)
-    for name in (name for name in trainer.compute_metrics.names if name in metrics):
-        others = {"by the same answer to all": "constant", "by a linear model on words": "tfidf"}
-        found = {how: metrics.get(f"{other}_{name}") for how, other in others.items()}
-        beside = "".join(f", {value:.4f} {how}" for how, value in found.items() if value is not None)
-        logger.info(f"{name}: {metrics[name]:.4f}{beside}")
-    logger.info(f"All of it lies in {folder}; the numbers are in results.json there.")
-    if training.do_train:
-        task = f"--task_name {arguments.task_name} " if arguments.task_name else ""
-        logger.info(
-            f"To label other rows: python scripts/run_glue.py --do_predict --model_name_or_path {folder} {task}"
-            f"--test_file ROWS --output_dir {folder}-answers"
-        )
-
-
-def about(arguments: FinetuningArguments, model: PreTrainedModel, metrics: Sequence[str]) -> dict[str, Any]:
-    """Say what the card tells of the run."""
-    hub_name = arguments.dataset_name or (HUB_NAME if arguments.task_name and not arguments.train_file else None)
-    files = ", ".join(Path(file).name for file in arguments.train_file or [])
-    is_local = Path(arguments.model_name_or_path).is_dir()
-    return {
-        "pipeline_tag": "text-classification",
-        "dataset": f"GLUE, {arguments.task_name}" if arguments.task_name else arguments.dataset_name or files,
-        "dataset_type": hub_name or "table",
-        "dataset_ids": [hub_name] if hub_name else None,
-        "base_model": None if is_local else arguments.model_name_or_path,
-        "metrics": list(metrics),
-        "model": model_facts(model),
-    }
+def how_to_predict(folder: str, task_name: str | None) -> str:
+    """Name the command that labels other rows."""
+    task = f"--task_name {task_name} " if task_name else ""
+    return (
+        f"To label other rows: linformer finetune --do_predict --model_name_or_path {folder} {task}--test_file ROWS "
+        f"--output_dir {folder}-answers"
+    )

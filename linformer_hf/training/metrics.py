@@ -7,7 +7,7 @@ import torch
 from transformers import EvalPrediction
 
 from ..data.glue import METRICS_OF, Task, score
-from ..data.labels import NUMBER, SEVERAL, Labels, best_constant, decode
+from ..data.labels import MULTI_LABEL, REGRESSION, Labels, best_constant, decode
 
 
 try:
@@ -18,6 +18,9 @@ try:
     from sklearn.pipeline import make_pipeline
 except ImportError as error:
     raise ImportError("Grading needs datasets and scikit-learn: pip install linformer_hf[train]") from error
+
+
+LOWER_IS_BETTER = ("mean_squared_error",)
 
 
 class Grader:
@@ -42,9 +45,9 @@ class Grader:
             predicted, `(B,)`.
         """
         logits = logits[0] if isinstance(logits, tuple) else logits
-        if self.labels.problem_type == NUMBER:
+        if self.labels.problem_type == REGRESSION:
             return logits.squeeze(-1)
-        if self.labels.problem_type == SEVERAL:
+        if self.labels.problem_type == MULTI_LABEL:
             return (logits > 0).to(torch.int8)
         return logits.argmax(-1)
 
@@ -81,12 +84,12 @@ class Grader:
             columns: The columns of the text, or of the two texts of a pair, which are joined.
         """
         texts = [[" ".join(row[name] or "" for name in columns) for row in table] for table in (seen, measured)]
-        if self.labels.problem_type == NUMBER:
+        if self.labels.problem_type == REGRESSION:
             last = Ridge()
         else:
             last = LogisticRegression(max_iter=1000)
             # one that gives a label that never varies a constant
-            last = OneVsRestClassifier(last) if self.labels.problem_type == SEVERAL else last
+            last = OneVsRestClassifier(last) if self.labels.problem_type == MULTI_LABEL else last
         model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), last)
         references = np.array(list(measured["labels"]))
         answers = model.fit(texts[0], np.array(list(seen["labels"]))).predict(texts[1]).reshape(references.shape)

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ..common.figures import plot_curves
 from ..common.records import FILE_NAME, read_results, write_results
-from .resuming import HELD_OUT, loss_curves
+from .progress import HELD_OUT, loss_curves
 
 
 logger = logging.get_logger(__name__)

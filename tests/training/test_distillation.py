@@ -22,7 +22,14 @@ from transformers import (
 )
 
 from linformer_hf import LinformerModel
-from linformer_hf.common.heads import MASKED_LM, NO_HEAD, QUESTION_ANSWERING, head_of_checkpoint, shared_head
+from linformer_hf.common.heads import (
+    MASKED_LM,
+    NO_HEAD,
+    QUESTION_ANSWERING,
+    SEQUENCE_CLASSIFICATION,
+    head_of_checkpoint,
+    shared_head,
+)
 from linformer_hf.training.distillation import DistillationArguments, distill, load_models
 from linformer_hf.training.distillation_trainer import DistillationTrainer, draw_length
 
@@ -131,8 +138,8 @@ def test_a_student_trains_without_dropout_and_keeps_its_configuration(corpus, tm
     rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1, "classifier_dropout": 0.3}
     dense = make_dense(BertForSequenceClassification, TOKENIZER, **rates)
     names = save(make_linformer(dense), TOKENIZER, tmp_path / "student"), save(dense, TOKENIZER, tmp_path / "teacher")
-    student, teacher, head = load_models(arguments(corpus, names))
-    assert head == "ForSequenceClassification"
+    student, teacher, head = load_models(*names, {}, {})
+    assert head is SEQUENCE_CLASSIFICATION
     assert {module.p for module in student.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
     ids = random_ids(2, 32)
     assert torch.equal(student.train()(ids).logits, student.eval()(ids).logits)
@@ -216,7 +223,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(corpus, models, t
         ({"projection_learning_rate": 0.0}, "--projection_learning_rate is 0.0"),
         ({"mlm_probability": 0.0}, "--mlm_probability is 0.0"),
         ({"max_seq_length": 33}, "--max_seq_length is 33.*1 to 32"),
-        ({"model_name_or_path": "teacher"}, "is a bert, not a Linformer.*convert_checkpoint"),
+        ({"model_name_or_path": "teacher"}, "is a bert, not a Linformer.*linformer convert"),
         ({"teacher_name_or_path": "wide"}, "`hidden_size` is 16 .* and 24 in"),
         ({"teacher_name_or_path": "deep"}, "`num_hidden_layers` is 2 .* and 3 in"),
         ({"teacher_name_or_path": "wordy"}, "`vocab_size` is 320 .* and 330 in"),

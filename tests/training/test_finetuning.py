@@ -30,7 +30,7 @@ from linformer_hf import LinformerConfig, LinformerForMaskedLM, LinformerForSequ
 from linformer_hf.data import tables
 from linformer_hf.data.blocks import train_tokenizer
 from linformer_hf.data.glue import TASKS, score
-from linformer_hf.data.labels import NUMBER, SEVERAL, SINGLE, Labels
+from linformer_hf.data.labels import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Labels
 from linformer_hf.training import finetuning
 from linformer_hf.training.finetuning import FinetuningArguments, finetune
 from linformer_hf.training.metrics import Grader
@@ -256,7 +256,7 @@ def test_numbers_are_learned(models, tmp_path, model):
         metrics["mean_squared_error"], rel=1e-4
     )
     config = AutoConfig.from_pretrained(tmp_path / "out")
-    assert (config.problem_type, config.num_labels, config.id2label) == (NUMBER, 1, {0: "label"})
+    assert (config.problem_type, config.num_labels, config.id2label) == (REGRESSION, 1, {0: "label"})
 
 
 @pytest.mark.parametrize("model", ["linformer", "roberta"])
@@ -279,7 +279,7 @@ def test_several_labels_are_learned(models, tmp_path, model, shape):
     assert metrics["constant_accuracy"] == 0.25
     assert metrics["accuracy"] > 0.9 and metrics["micro_f1"] > 0.9
     config = AutoConfig.from_pretrained(tmp_path / "out")
-    assert (config.problem_type, list(config.id2label.values())) == (SEVERAL, names)
+    assert (config.problem_type, list(config.id2label.values())) == (MULTI_LABEL, names)
     found = [set(answer.split(",")) - {""} for answer in answers(tmp_path / "out" / "predictions.tsv")]
     assert np.mean([one == set(other) for one, other in zip(found, tags())]) == metrics["accuracy"]
 
@@ -354,7 +354,7 @@ def test_the_diagnostic_set_is_answered_by_a_model_of_mnli_in_its_own_order(mode
 
 
 def test_f1_is_that_of_the_label_which_is_1_on_the_hub_whatever_it_is_for_the_model():
-    grader = Grader(Labels(SINGLE, ("equivalent", "not_equivalent")), TASKS["mrpc"])
+    grader = Grader(Labels(SINGLE_LABEL, ("equivalent", "not_equivalent")), TASKS["mrpc"])
     found, right = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])  # in the model's order
     assert grader.compare(("f1",), found, right) == score(("f1",), 1 - found, 1 - right) == {"f1": 0.8}
     assert [grader.spell(number) for number in (0, 1)] == ["1", "0"]
@@ -435,7 +435,7 @@ def test_whole_numbers_are_names_unless_the_user_says_that_they_are_numbers(mode
     finetune(asked, training(tmp_path / "names"))
     names = AutoConfig.from_pretrained(tmp_path / "names").id2label
     assert list(names.values()) == [str(number + 1) for number in range(10)]  # 10 after 9, not after 1
-    asked.problem_type = NUMBER
+    asked.problem_type = REGRESSION
     finetune(asked, training(tmp_path / "numbers"))
     assert AutoConfig.from_pretrained(tmp_path / "numbers").num_labels == 1
 
@@ -484,9 +484,9 @@ def test_batches_are_padded_to_a_multiple_of_eight_and_never_beyond_what_the_mod
 @pytest.mark.parametrize(
     ("labels", "shape", "dtype"),
     [
-        (Labels(SINGLE, tuple("abcde")), (6,), torch.int64),
-        (Labels(SEVERAL, tuple("abcde")), (6, 5), torch.int8),
-        (Labels(NUMBER, ("a",)), (6,), torch.float32),
+        (Labels(SINGLE_LABEL, tuple("abcde")), (6,), torch.int64),
+        (Labels(MULTI_LABEL, tuple("abcde")), (6, 5), torch.int8),
+        (Labels(REGRESSION, ("a",)), (6,), torch.float32),
     ],
     ids=lambda value: value.problem_type if isinstance(value, Labels) else "",
 )
@@ -494,7 +494,7 @@ def test_logits_become_answers_before_they_are_gathered(labels, shape, dtype):
     logits = torch.randn(6, len(labels.names), generator=torch.Generator().manual_seed(0))
     found = Grader(labels, None).reduce((logits, "hidden states"), None)
     assert (found.shape, found.dtype) == (shape, dtype)
-    expected = {SINGLE: logits.argmax(1), SEVERAL: (logits.sigmoid() > 0.5).char(), NUMBER: logits[:, 0]}
+    expected = {SINGLE_LABEL: logits.argmax(1), MULTI_LABEL: (logits.sigmoid() > 0.5).char(), REGRESSION: logits[:, 0]}
     assert torch.equal(found, expected[labels.problem_type])
 
 
@@ -552,7 +552,7 @@ def test_a_pooling_that_cannot_be_is_refused(models, tmp_path, model, pooling, m
         (lambda number: ["good", "loud"] if number % 2 else ["bad", "loud"], "micro_f1", 0.99),
         (lambda number: 2.0 + number % 2, "pearson", 0.9),
     ],
-    ids=[SINGLE, SEVERAL, NUMBER],
+    ids=[SINGLE_LABEL, MULTI_LABEL, REGRESSION],
 )
 def test_a_linear_model_on_words_is_reported_beside(models, tmp_path, label, metric, least):
     rows = [
@@ -582,8 +582,8 @@ def killed(monkeypatch):
 
     def kill_at(step):
         class Killed(Trainer):
-            def __init__(self, *args, **kwargs):
-                super().__init__(*args, callbacks=[Kill(step)], **kwargs)
+            def __init__(self, *args, callbacks, **kwargs):
+                super().__init__(*args, callbacks=[*callbacks, Kill(step)], **kwargs)
 
         monkeypatch.setattr(finetuning, "Trainer", Killed)
 
@@ -623,7 +623,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(run, models, tmp_
 def test_a_checkpoint_of_two_processes_is_whole_with_the_random_state_of_both(tmp_path):
     (tmp_path / "trainer_state.json").write_text("{}")
     torch.save({}, tmp_path / "rng_state_0.pth")
-    assert is_whole(tmp_path, 1) and not is_whole(tmp_path, 2)
+    assert not is_whole(tmp_path, 2)
     torch.save({}, tmp_path / "rng_state_1.pth")
     assert is_whole(tmp_path, 2)
     whole = (tmp_path / "rng_state_1.pth").read_bytes()
@@ -659,7 +659,7 @@ def test_a_checkpoint_of_a_run_with_other_labels_is_not_resumed_from(run, models
     saving = {"save_strategy": "steps", "save_steps": 1, "do_eval": False}
     finetune(arguments(models, train_file=[str(folder / "train.csv")]), training(tmp_path / "out", **saving))
     other = write(tmp_path / "rows.csv", [{"text": "good", "label": row % 2} for row in range(12)])
-    with pytest.raises(ValueError, match="checkpoint-1 is of a run with other labels"):
+    with pytest.raises(ValueError, match="out is of a run with other labels"):
         finetune(arguments(models, train_file=[other]), training(tmp_path / "out", **saving))
 
 
@@ -693,7 +693,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(models, tmp_path):
     unpadded.pad_token = None
     unpadded.save_pretrained(tmp_path / "unpadded")
     asked = arguments(models, train_file=train, tokenizer_name=str(tmp_path / "unpadded"))
-    with pytest.raises(ValueError, match="unpadded has no padding token"):
+    with pytest.raises(ValueError, match="unpadded has no pad token"):
         finetune(asked, training(tmp_path / "out", do_eval=False))
 
 

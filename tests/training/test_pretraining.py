@@ -24,8 +24,9 @@ from transformers import (
 )
 
 from linformer_hf.common.loading import model_length
-from linformer_hf.training.pretraining import PretrainingArguments, PretrainingTrainer, pretrain
-from linformer_hf.training.resuming import loss_curves
+from linformer_hf.training.pretraining import PretrainingArguments, pretrain
+from linformer_hf.training.pretraining_trainer import PretrainingTrainer
+from linformer_hf.training.progress import loss_curves
 
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,9 @@ TINY = (
     "hidden_size=32,num_hidden_layers=2,num_attention_heads=2,intermediate_size=64,hidden_dropout_prob=0,"
     "attention_probs_dropout_prob=0"
 )
+
+
+OF_A_TRAINED_MODEL = dict.fromkeys(["config_overrides", "vocab_size", "projected_length"])
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +114,7 @@ def test_a_run_leaves_its_record_and_its_card(run):
 def test_evaluation_alone_repeats_the_perplexity(run, corpus, tmp_path):
     folder, metrics = run
     again = pretrain(
-        arguments(corpus, model_name_or_path=str(folder), config_overrides=None, line_by_line=True),
+        arguments(corpus, model_name_or_path=str(folder), line_by_line=True, **OF_A_TRAINED_MODEL),
         training(tmp_path / "eval", do_train=False),
     )
     assert again["perplexity"] == pytest.approx(metrics["perplexity"], rel=1e-5)
@@ -151,7 +155,7 @@ def test_every_way_to_make_examples_trains(corpus, tmp_path, changes):
 def test_a_run_goes_on_from_a_checkpoint_of_another(run, corpus, tmp_path):
     folder, metrics = run
     further = pretrain(
-        arguments(corpus, model_name_or_path=str(folder), config_overrides=None, line_by_line=True),
+        arguments(corpus, model_name_or_path=str(folder), line_by_line=True, **OF_A_TRAINED_MODEL),
         training(tmp_path / "more"),
     )
     assert further["initial_perplexity"] == pytest.approx(metrics["perplexity"], rel=1e-5)
@@ -219,7 +223,9 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(corpus, tmp_path,
         context.setattr(
             PretrainingTrainer,
             "__init__",
-            lambda self, *args, **kwargs: build(self, *args, **kwargs, callbacks=[KillAt(step)]),
+            lambda self, *args, callbacks, **kwargs: build(
+                self, *args, **kwargs, callbacks=[*callbacks, KillAt(step)]
+            ),
         )
         with pytest.raises(Killed):
             pretrain(given, training(tmp_path / "run", max_steps=12, save_steps=4))
@@ -293,7 +299,9 @@ def test_two_processes_give_the_weights_of_one_with_twice_the_batch(corpus, tmp_
 
 @pytest.mark.parametrize("model_type", ["roberta", "bert"])
 def test_a_dense_twin_starts_from_nothing_and_reads_as_much(corpus, tmp_path, model_type):
-    metrics = pretrain(arguments(corpus, model_type=model_type), training(tmp_path / "run", max_steps=3))
+    metrics = pretrain(
+        arguments(corpus, model_type=model_type, projected_length=None), training(tmp_path / "run", max_steps=3)
+    )
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run")
     assert model.config.model_type == model_type
     assert model_length(model) == 32
@@ -303,7 +311,10 @@ def test_a_dense_twin_starts_from_nothing_and_reads_as_much(corpus, tmp_path, mo
 @pytest.mark.parametrize("model_type", ["gpt2", "robreta"])
 def test_a_family_that_fills_in_no_words_is_refused(corpus, tmp_path, model_type):
     with pytest.raises(ValueError, match=model_type):
-        pretrain(arguments(corpus, model_type=model_type, config_overrides=None), training(tmp_path / "run"))
+        pretrain(
+            arguments(corpus, model_type=model_type, config_overrides=None, projected_length=None),
+            training(tmp_path / "run"),
+        )
     assert not (tmp_path / "run").exists()
 
 

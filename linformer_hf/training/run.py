@@ -1,0 +1,222 @@
+"""What every training run does, in the order in which a task calls it: start, train, finish."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.utils import logging
+
+from ..common.figures import plot_curves
+from ..common.loading import check_tokenizer, model_length
+from ..common.records import FILE_NAME, Stopwatch, model_facts, write_results
+from ..sharing.hub import write_card
+from .optimizers import OptimizerArguments
+from .progress import loss_curves
+from .resuming import find_checkpoint, finished_run, tokens_seen
+
+
+logger = logging.get_logger(__name__)
+
+SAMPLE = "the documentation of Python's standard library"
+
+
+@dataclass
+class RunArguments(OptimizerArguments):
+    """What every run can be asked for besides the Trainer's own arguments."""
+
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={
+            "help": "Stop when --metric_for_best_model (by default the held-out loss) has not improved in so many "
+            "evaluations; needs --eval_strategy."
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a run stands when it starts.
+
+    Args:
+        checkpoint: The checkpoint to resume from, if an earlier call was stopped.
+        trained_folder: The output folder, if an earlier call has trained in it to the end: then its model is loaded,
+            and nothing is trained.
+        watch: Measures seconds and memory from the start on.
+    """
+
+    checkpoint: str | None
+    trained_folder: str | None
+    watch: Stopwatch
+
+
+def start_run(training: TrainingArguments, purposes: Sequence[str] = ("do_train", "do_eval")) -> Run:
+    """Check what is asked for, find out where the run stands, and seed all random numbers.
+
+    Args:
+        training: The Trainer's own arguments.
+        purposes: The switches of which the task needs one.
+
+    Raises:
+        ValueError: If nothing is asked for, processes would not train together, or the output folder holds
+            something else.
+    """
+    if not any(getattr(training, purpose) for purpose in purposes):
+        *others, last = [f"--{purpose}" for purpose in purposes]
+        raise ValueError(f"Nothing is asked for: give {', '.join(others)}, {last} or several of them.")
+    check_processes(training)
+    trained_folder = finished_run(training) if training.do_train else None
+    checkpoint = None if trained_folder else find_checkpoint(training)
+    set_seed(training.seed)
+    return Run(checkpoint, trained_folder, Stopwatch())
+
+
+def check_processes(training: TrainingArguments) -> None:
+    """Check that the processes of a run train one model together.
+
+    Raises:
+        ValueError: If each would train alone, or a model that is to be sharded would not be.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched > 1 and training.world_size == 1:
+        raise ValueError(
+            f"{launched} processes were started, and each would train alone because there is no GPU: give --use_cpu."
+        )
+    if training.fsdp and (training.world_size == 1 or training.device.type == "cpu"):
+        where = "one process" if training.world_size == 1 else "CPUs"
+        raise ValueError(
+            f"--fsdp shards a model over several GPUs; on {where} the Trainer would leave it whole. Leave --fsdp out."
+        )
+
+
+def load_tokenizer(name: str, loading: Mapping[str, Any], needs: Sequence[str] = ()) -> PreTrainedTokenizerBase:
+    """Load a tokenizer.
+
+    Args:
+        name: On the Hub or in a folder.
+        loading: What `from_pretrained` is to be told.
+        needs: Special tokens that it must have, as in `("mask",)`.
+
+    Raises:
+        ValueError: If it lacks one of them.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(name, **loading)
+    uses = {"mask": "mask words", "pad": "make batches of texts of different lengths"}
+    for token in needs:
+        if getattr(tokenizer, f"{token}_token") is None:
+            raise ValueError(
+                f"The tokenizer of {name} has no {token} token, so it cannot {uses[token]}; name another one with "
+                "--tokenizer_name."
+            )
+    return tokenizer
+
+
+def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, name: str) -> None:
+    """Check that a tokenizer fits a model, and write down how much the model reads.
+
+    Args:
+        tokenizer: Its `model_max_length` becomes the model's n.
+        model: The model.
+        name: What the model is called in messages.
+
+    Raises:
+        ValueError: If the model lacks an embedding for some token.
+    """
+    check_tokenizer(tokenizer, model, name)
+    tokenizer.model_max_length = model_length(model)
+
+
+def train_model(trainer: Trainer, run: Run, loss_unit: str = "") -> dict[str, float]:
+    """Train, save the model, the Trainer's state and the curves of the losses.
+
+    Args:
+        trainer: Ready to train.
+        run: As `start_run` returned it.
+        loss_unit: Stands behind "Loss" beside the curves.
+
+    Returns:
+        The Trainer's own numbers, and `tokens_per_second` where it counts tokens. None of them if an earlier call
+        has finished the training.
+    """
+    if run.trained_folder:
+        logger.info(f"{run.trained_folder} holds the finished run: nothing is trained.")
+        return {}
+    result = trainer.train(resume_from_checkpoint=run.checkpoint)
+    trainer.save_model()
+    trainer.save_state()
+    if trainer.is_world_process_zero() and (curves := loss_curves(trainer.state)):
+        plot_curves(curves, Path(trainer.args.output_dir, "curves"), "Step", f"Loss{loss_unit}")
+    tokens = trainer.state.num_input_tokens_seen - tokens_seen(run.checkpoint)
+    return result.metrics | ({"tokens_per_second": tokens / result.metrics["train_runtime"]} if tokens else {})
+
+
+def first_evaluation(state: TrainerState) -> dict[str, float]:
+    """Return what the first evaluation of a training has logged, by names without `eval_`; nothing without one."""
+    first = next((entry for entry in state.log_history if "eval_loss" in entry), {})
+    return {name.removeprefix("eval_"): value for name, value in first.items()}
+
+
+def finish_run(
+    trainer: Trainer,
+    run: Run,
+    numbers: Mapping[str, float],
+    arguments: Any,
+    about: Mapping[str, Any],
+    model: PreTrainedModel,
+    next_step: str = "",
+) -> None:
+    """Write the record and, where there is a model, its card, and say where all lies.
+
+    Args:
+        trainer: Only its first process writes.
+        run: As `start_run` returned it.
+        numbers: What this call measured.
+        arguments: Of the task; those of the Trainer are recorded with them.
+        about: What the card says of the task and its data.
+        model: What the card is of.
+        next_step: What is said last.
+    """
+    if not trainer.is_world_process_zero():
+        return
+    folder = Path(trainer.args.output_dir)
+    trained = "train_runtime" in numbers
+    # seconds and memory of an evaluation would stand in the record of a training as if they were its own
+    cost = run.watch.read() if trained or not (folder / FILE_NAME).is_file() else {}
+    facts = {**about, "model": model_facts(model)}
+    write_results(folder, {**numbers, **cost}, (arguments, trainer.args), facts)
+    if (folder / "config.json").is_file():
+        write_card(folder)
+    logger.info(f"All of it lies in {folder}; the numbers are in {FILE_NAME} there.")
+    if next_step and trained:
+        logger.info(next_step)
+
+
+def about_data(dataset_name: str | None, files: Sequence[str] | None, kind: str) -> dict[str, Any]:
+    """Say what a card tells of the data of a run: a data set on the Hub, files by their last names, or the sample.
+
+    Args:
+        dataset_name: On the Hub.
+        files: As the user named them.
+        kind: What files hold, as in `text`.
+    """
+    names = ", ".join(Path(file).name for file in files or [])
+    return {
+        "dataset": dataset_name or names or SAMPLE,
+        "dataset_type": dataset_name or kind,
+        "dataset_ids": [dataset_name] if dataset_name else None,
+    }
+
+
+def hub_model(name: str | None) -> str | None:
+    """Return the name of a model on the Hub, and None for a local folder or no model."""
+    return None if name is None or Path(name).is_dir() else name
