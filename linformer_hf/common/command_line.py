@@ -21,6 +21,7 @@ from huggingface_hub.errors import HTTPError
 from torch import distributed
 from transformers import HfArgumentParser
 
+from .processes import join_processes_on_cpus
 from .secrets import HidingFilter, hide, set_tokens_aside
 
 
@@ -166,6 +167,7 @@ def run(
         program: What the command is called in `--help`. None takes the name of the script.
     """
     report_to_standard_error()
+    join_processes_on_cpus()
     parser = OptionParser(argument_classes, program, description)
     try:
         flags = sys.argv[1:] if program is None else sys.argv[2:]
