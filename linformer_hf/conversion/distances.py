@@ -4,13 +4,13 @@ Tensors in, tensors or numbers out. Letters: B batch, N tokens, M model width, E
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.nn import functional as F
 
 
-ROWS_AT_ONCE = 256  # of a table of similarities, so that memory grows with the examples and not with their square
+ROWS_AT_ONCE = 256  # of a table of similarities, which is too large for memory where there are many examples
 
 
 def at_least_single(states: torch.Tensor) -> torch.Tensor:
@@ -68,17 +68,16 @@ def layer_errors(
 def similarity_correlation(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the correlation of the cosine similarities between rows, each pair once, of two `(E, M)` tables.
 
-    Similarities are computed for a few rows at a time, once for their means and once for their spread: the memory
-    needed grows with E, not with its square.
+    Similarities are computed block by block, once for their means and once for their spread, so that the memory needed
+    does not grow with the square of E. It is NaN where there are fewer than two pairs, or all are equally similar.
     """
     tables = [F.normalize(table.float()) for table in (first, second)]
-    starts = range(0, len(first), ROWS_AT_ONCE)
-    num_pairs = len(first) * (len(first) - 1) / 2
-    means = [sum(similarities(table, start).sum().item() for start in starts) / num_pairs for table in tables]
+    num_pairs = max(1, len(first) * (len(first) - 1) // 2)
+    means = [sum(block.sum().item() for block in similarities(table)) / num_pairs for table in tables]
     # centered before they are multiplied: the similarities of an encoder lie close together
     product, first_square, second_square = 0.0, 0.0, 0.0
-    for start in starts:
-        ours, theirs = (similarities(table, start) - mean for table, mean in zip(tables, means))
+    for ours, theirs in zip(*map(similarities, tables)):
+        ours, theirs = ours - means[0], theirs - means[1]
         product += (ours * theirs).sum().item()
         first_square += ours.square().sum().item()
         second_square += theirs.square().sum().item()
@@ -86,11 +85,14 @@ def similarity_correlation(first: torch.Tensor, second: torch.Tensor) -> float:
     return product / spread if spread else math.nan
 
 
-def similarities(table: torch.Tensor, start: int) -> torch.Tensor:
-    """Return the similarities of some rows of a normalized table to all later rows, as one list in float64."""
-    rows = table[start : start + ROWS_AT_ONCE]
-    row, column = torch.triu_indices(len(rows), len(table) - start, offset=1, device=table.device)
-    return (rows @ table[start:].T)[row, column].double()
+def similarities(table: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the similarities of all pairs of rows of a normalized table, some at a time, in float64."""
+    parts = table.split(ROWS_AT_ONCE)
+    for number, rows in enumerate(parts):
+        row, column = torch.triu_indices(len(rows), len(rows), offset=1, device=table.device)
+        yield (rows @ rows.T)[row, column].double()
+        for later_rows in parts[number + 1 :]:
+            yield (rows @ later_rows.T).double()
 
 
 def recall(queries: torch.Tensor, keys: torch.Tensor) -> float:
