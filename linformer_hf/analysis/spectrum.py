@@ -13,7 +13,7 @@ from ..common.files import check_own_folder, write_json
 from ..common.loading import LoadingArguments, check_length, check_tokenizer
 from ..common.measurement import Stopwatch
 from ..common.records import model_facts, write_results
-from ..data.blocks import cut_lines, pack_blocks
+from ..data.blocks import iterate_blocks, iterate_lines
 from ..data.texts import TextArguments, load_texts
 from .accumulation import sum_over_texts
 from .figures import plot_spectrum
@@ -202,8 +202,8 @@ def read_texts(
     ]
     if hasattr(documents, "to_iterable_dataset"):
         documents = documents.to_iterable_dataset()  # tokenizes only what is read
-    make = cut_lines if line_by_line else pack_blocks
-    examples = documents.map(make(tokenizer, longest), batched=True, remove_columns=["text"])
+    iterate = iterate_lines if line_by_line else iterate_blocks
+    examples = iterate((row["text"] for row in documents), tokenizer, longest)
     rows = [row["input_ids"] for row in islice(examples, max_texts)]
     if not rows:
         raise ValueError(

@@ -10,7 +10,7 @@ from .singular_values import ranks_keeping, recommend
 
 SHARES = (0.9, 0.95, 0.99)
 DIGITS = 4
-EQUAL = 0.1  # halves of a model whose mean k differs by less than this share need about the same
+EQUAL = 0.1  # the relative difference below which two k count as about equal
 
 MEANINGS = {
     "cumulative": "share of the sum of singular values in the first k of them, mean over texts; a text shorter than k "
@@ -105,7 +105,7 @@ def recommendation(share: float, longest_text: int, projected_length: list[int])
 
 
 def compare_halves(share: str, ranks: list[int]) -> str:
-    """Say whether the first layers of a model need more slots than its last ones.
+    """Say whether the first half of the layers needs more slots than the last half.
 
     Args:
         share: The share of the energy that is kept, as in `"0.95"`.
@@ -118,12 +118,10 @@ def compare_halves(share: str, ranks: list[int]) -> str:
     if half == 0:
         return ""
     first, last = sum(ranks[:half]) / half, sum(ranks[-half:]) / half
+    subject, verb = ("layer", "needs") if half == 1 else (f"{half} layers", "need")
     if abs(first - last) < EQUAL * max(first, last):
-        verdict = "needs about as many slots as"
+        comparison = "about as many slots as"
     else:
-        verdict = "needs more slots than" if first > last else "needs fewer slots than"
-    layers = f"{half} layers" if half > 1 else "layer"
-    return (
-        f"For {100 * float(share):g} % of the energy the first {layers} {verdict} the last: k = {first:.0f} and "
-        f"{last:.0f} in the mean."
-    )
+        comparison = "more slots than" if first > last else "fewer slots than"
+    needs = f"the first {subject} {verb} {comparison} the last: k = {first:.0f} and {last:.0f} in the mean"
+    return f"For {100 * float(share):g} % of the energy {needs}."

@@ -57,13 +57,15 @@ def draw_efficiency(panels: Mapping[str, Mapping[str, Series]], baseline: str) -
 def draw_cost(axes: Axes, series: Mapping[str, Series], baseline: str) -> None:
     """Draw the lines of one panel, the baseline in black, and a ring where another line falls below it."""
     axes.set(xscale="log", yscale="log")
-    others = {label: points for label, points in series.items() if label != baseline}
-    styles = zip(others.items(), shades(len(others)), cycle(LINE_STYLES[1:]), cycle(MARKERS))
-    lines = [draw_line(axes, label, points, *style) for (label, points), *style in styles]
     if baseline in series:
         draw_line(axes, baseline, series[baseline], "black", LINE_STYLES[0], ".")
-        for line, points in zip(lines, others.values()):
-            mark_crossing(axes, points, series[baseline], line.get_color())
+    others = {label: points for label, points in series.items() if label != baseline}
+    styles = zip(others.items(), shades(len(others)), cycle(LINE_STYLES[1:]), cycle(MARKERS))
+    for (label, points), color, line_style, marker in styles:
+        draw_line(axes, label, points, color, line_style, marker)
+    for points, color in zip(others.values(), shades(len(others))):
+        if baseline in series:
+            mark_crossing(axes, points, series[baseline], color)
     label_lengths(axes, sorted({x for points in series.values() for x, _ in points}))
     label_heights(axes)
     axes.legend()
@@ -81,7 +83,7 @@ def mark_crossing(axes: Axes, points: Series, baseline: Series, color: tuple[flo
         return
     height = height_at(points, where)
     ring = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.1, "linestyle": "none"}
-    axes.plot([where], [height], **ring, color=color, label=f"n ≈ {float(f'{where:.2g}'):g}")
+    axes.plot([where], [height], **ring, color=color, label=f"n ≈ {written_out(float(f'{where:.2g}'))}")
 
 
 def height_at(points: Series, x: float) -> float:
@@ -103,7 +105,8 @@ def label_heights(axes: Axes) -> None:
     if high < 5 * low:
         axes.yaxis.set_major_locator(ticker.MaxNLocator(6))
     else:
-        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        steps = (1, 2, 5) if high < 100 * low else (1, 3) if high < 10_000 * low else (1,)
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=steps))
     axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.yaxis.set_major_formatter(written_out)
 

@@ -146,8 +146,9 @@ def draw_curves(curves: Mapping[str, Series], x_label: str, y_label: str) -> Fig
     """
     figure = Figure(figsize=(WIDTH, HEIGHT))
     axes = figure.subplots()
-    for (label, points), color, line_style in zip(curves.items(), shades(len(curves)), cycle(LINE_STYLES)):
-        draw_line(axes, label, points, color, line_style, "o" if len(points) <= FEW_POINTS else None)
+    styles = zip(curves.items(), shades(len(curves)), cycle(LINE_STYLES), cycle(MARKERS))
+    for (label, points), color, line_style, marker in styles:
+        draw_line(axes, label, points, color, line_style, marker if len(points) <= FEW_POINTS else None)
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.autoscale(axis="x", tight=True)
     figure.legend(loc="outside right upper")
