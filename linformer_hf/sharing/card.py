@@ -11,6 +11,7 @@ from huggingface_hub.errors import EntryNotFoundError, HTTPError
 from huggingface_hub.repocard_data import EvalResult
 from jinja2 import Environment
 from transformers.utils import logging
+from yaml import YAMLError
 
 from ..common.files import read_json, write_json, write_text
 from ..common.heads import head_of_pipeline
@@ -129,8 +130,9 @@ def read_card_data(card: str | Path) -> dict[str, Any]:
     try:
         # not `ModelCard.load`, which takes a file name that does not exist for a name on the Hub
         return ModelCard(Path(card).read_text(encoding="utf-8"), ignore_metadata_errors=True).data.to_dict()
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{card}: its metadata, between the lines of ---, cannot be read: {error}.") from error
+    except (ValueError, TypeError, YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{card}: its metadata, between the lines of ---, cannot be read: {reason}.") from error
 
 
 def origin_facts(name: str | None, revision: str | None = None, token: str | None = None) -> dict[str, Any]:
