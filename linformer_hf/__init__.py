@@ -51,7 +51,7 @@ __getattr__, __dir__, tools = export_lazily(
         "analysis.spectrum": ["SpectrumArguments", "analyze_spectrum"],
         "benchmark.efficiency": ["EfficiencyArguments", "measure_efficiency"],
         "conversion.checkpoint_conversion": ["ConversionArguments", "convert_checkpoint", "convert_pretrained"],
-        "conversion.comparison": ["ComparisonArguments", "compare_models"],
+        "conversion.comparison": ["ComparisonArguments", "compare", "compare_models"],
         "conversion.convert": ["convert_model"],
         "conversion.projections": ["change_projected_length"],
         "explorer.page": ["ExplorerArguments", "explore"],
@@ -61,6 +61,7 @@ __getattr__, __dir__, tools = export_lazily(
         "training.finetuning": ["FinetuningArguments", "finetune"],
         "training.pretraining": ["PretrainingArguments", "pretrain"],
         "training.run_tables": ["RunTableArguments", "tabulate_runs"],
+        "training.teaching": ["teach"],
     },
 )
 

@@ -18,7 +18,7 @@ from ..common.measurement import Stopwatch
 from ..common.records import model_facts, write_results
 from ..modeling_linformer import LinformerPreTrainedModel
 from ..sharing.hub import export
-from .companion_files import card_facts, carry_over, left_behind, local_folder, longest_text
+from .companion_files import about_parent, carry_over, left_behind, local_folder, longest_text
 from .convert import ConversionReport, convert_model
 from .embeddings import read_modules
 from .families import check_convertible
@@ -193,13 +193,19 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     with whole_or_nothing(folder):
         if source is not None:
             report.notes += carry_companions(source, folder, arguments.max_seq_length)
+        about = {
+            "pipeline_tag": head_of_class(type(model).__name__).pipeline_tag,
+            "dataset": f"none, the weights are those of {Path(name).name}",
+            **about_parent(name, source),
+            "model": model_facts(model),
+        }
         numbers = {
             "tensors_copied": len(report.copied),
             "tensors_new": len(report.new),
             "tensors_left_out": len(report.left_out),
             **watch.read(),
         }
-        write_results(folder, numbers, (arguments,), about(name, source, bool(modules), model))
+        write_results(folder, numbers, (arguments,), about)
         (folder / REPORT).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
         export(model, tokenizer, folder)
     for line in report.lines():
@@ -278,30 +284,6 @@ def load_tokenizer(name: str, loading: Mapping[str, Any], model: LinformerPreTra
         # the host saves the arguments that the tokenizer was made with, not its attributes
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
     return tokenizer
-
-
-def about(
-    name: str, source: Path | None, is_sentence_encoder: bool, model: LinformerPreTrainedModel
-) -> dict[str, Any]:
-    """Return what the card says of the conversion.
-
-    Args:
-        name: The dense encoder, on the Hub or in a folder.
-        source: Its local folder, whose card names license, language and, of a folder, origin.
-        is_sentence_encoder: Whether Sentence Transformers loads it.
-        model: The Linformer.
-    """
-    facts = {} if source is None else card_facts(source)
-    if not Path(name).is_dir():
-        facts["base_model"] = name
-    tag = head_of_class(type(model).__name__).pipeline_tag
-    return {
-        "base_model": None,
-        **facts,
-        "pipeline_tag": "sentence-similarity" if is_sentence_encoder else tag,
-        "dataset": f"none, the weights are those of {Path(name).name}",
-        "model": model_facts(model),
-    }
 
 
 def next_command(name: str, folder: Path) -> str:

@@ -68,6 +68,25 @@ def card_facts(folder: Path) -> dict[str, Any]:
     return {name: metadata[name] for name in CARRIED_FACTS if name in metadata} if metadata else {}
 
 
+def about_parent(name: str, folder: Path | None) -> dict[str, Any]:
+    """Return what the card of a converted model says of its parent.
+
+    Args:
+        name: The parent, on the Hub or in a folder.
+        folder: Its local folder, as from `local_folder`. A folder that is not on the Hub names its own origin.
+
+    Returns:
+        `base_model`, None where it is unknown, license and language where they are known, and, of a sentence encoder,
+        the `pipeline_tag`.
+    """
+    facts = {"base_model": None} if folder is None else {"base_model": None, **card_facts(folder)}
+    if not Path(name).is_dir():
+        facts["base_model"] = name
+    if folder is not None and read_modules(folder):
+        facts["pipeline_tag"] = "sentence-similarity"
+    return facts
+
+
 def carry_over(source: Path, target: Path, max_seq_length: int | None = None) -> list[str]:
     """Copy what makes a model a sentence encoder into the folder of another with the same states.
 

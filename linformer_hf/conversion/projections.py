@@ -12,6 +12,7 @@ from ..modeling_linformer import (
     LinformerPreTrainedModel,
     LinformerProjection,
     folded_identity,
+    window_averages,
 )
 
 
@@ -50,14 +51,6 @@ def start_matrix(start: str, slots: int, tokens: int) -> torch.Tensor:
         # of equal norm in each slot: texts that end before them then reach equal shares of all slots that they reach
         folded[:, slots:] = LATER_TOKENS_WEIGHT * F.normalize(folded[:, slots:])
     return folded
-
-
-def window_averages(slots: int, tokens: int) -> torch.Tensor:
-    """Average windows of n / k tokens, `(k, n)`; a token on a border counts in both by its share."""
-    edges = torch.arange(slots + 1, dtype=torch.float64) * tokens / slots
-    left, right, token = edges[:-1, None], edges[1:, None], torch.arange(tokens)
-    overlap = (torch.minimum(right, token + 1) - torch.maximum(left, token)).clamp(min=0)
-    return (overlap * slots / tokens).float()
 
 
 @torch.no_grad()

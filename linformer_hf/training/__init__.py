@@ -13,5 +13,6 @@ __getattr__, __dir__, __all__ = export_lazily(
         "distillation_loss": ["LossWeights", "distillation_loss"],
         "distillation_trainer": ["DistillationTrainer", "TeachingArguments"],
         "run_tables": ["RunTableArguments", "tabulate_runs"],
+        "teaching": ["teach"],
     },
 )

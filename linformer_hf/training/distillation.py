@@ -1,6 +1,6 @@
 """Teach a Linformer to do what the dense encoder does that it came from: arguments, and one function."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from transformers import (
 from transformers.utils import logging
 
 from ..common.heads import MASKED_LM, NO_HEAD, Head, head_of_checkpoint, head_of_class, shared_head
-from ..common.loading import LoadingArguments, check_length
-from ..conversion.companion_files import carry_over, local_folder
-from ..conversion.comparison import embedding_of
+from ..common.loading import LoadingArguments, check_length, load_whole
+from ..conversion.companion_files import about_parent, carry_over, local_folder
+from ..conversion.embeddings import MEAN_EMBEDDING, read_embedding, read_modules
 from ..conversion.windows import attention_modules
-from ..data.blocks import MaskingCollator, mask_once
-from ..data.texts import TextArguments, load_texts
+from ..data.masking import MaskingCollator, mask_once
+from ..data.texts import TextArguments, Texts, load_texts
 from .distillation_trainer import (
     MEASURED_LENGTHS,
     MEASURES,
@@ -30,6 +30,7 @@ from .distillation_trainer import (
     Measurement,
     TeachingArguments,
     length_table,
+    speedups,
 )
 from .documents import make_examples
 from .optimizers import choose_optimizer
@@ -42,7 +43,6 @@ from .run import (
     finish_run,
     first_evaluation,
     fit_tokenizer,
-    hub_model,
     load_tokenizer,
     start_run,
     train_model,
@@ -52,6 +52,7 @@ from .run import (
 logger = logging.get_logger(__name__)
 
 MASKED_SHARE = 0.15
+TIMED_BLOCKS = 2
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
@@ -83,19 +84,23 @@ class DistillationArguments(TextArguments, LoadingArguments, TeachingArguments, 
     )
 
 
-def distill(arguments: DistillationArguments, training: TrainingArguments) -> dict[str, float]:
+def distill(
+    arguments: DistillationArguments, training: TrainingArguments, texts: Texts | None = None
+) -> dict[str, float]:
     """Teach a Linformer from text alone, without labels, and measure on held-out text how near it is to its teacher.
 
     Args:
         arguments: Models, text and loss.
         training: The Trainer's own arguments; `do_train` and `do_eval` say what to do.
+        texts: Documents in a column `text`, split into `train` and `validation`. None reads those that the arguments
+            name.
 
     Returns:
         Of held-out text: `embedding_cosine`, the mean cosine of student's and teacher's embeddings;
         `similarity_correlation`, that of the similarities between examples; both of blocks cut to 16, 32, 64, …
         tokens as `embedding_cosine_16` and so on; `hidden_error`, the mean squared error of the layers' outputs
         relative to their variance, and of each layer `hidden_error_1` and so on; these as `initial_…` before
-        training; and the Trainer's own.
+        training; `speedup_16` and so on, how many times faster the student reads; and the Trainer's own.
 
     Raises:
         ValueError: If arguments contradict each other, or text, tokenizer and models do not fit.
@@ -107,7 +112,11 @@ def distill(arguments: DistillationArguments, training: TrainingArguments) -> di
     student_name = run.trained_folder or arguments.model_name_or_path
 
     with training.main_process_first(desc="preparing the text"):
-        texts = load_texts(arguments, training.seed)
+        data = about_data(arguments.dataset_name, arguments.train_file, "text")
+        if texts is None:
+            texts = load_texts(arguments, training.seed)
+        else:
+            data["dataset"] = f"{len(texts['train'])} texts"
         student, teacher, head = load_models(
             student_name,
             arguments.teacher_name_or_path,
@@ -125,13 +134,19 @@ def distill(arguments: DistillationArguments, training: TrainingArguments) -> di
         tokenizer = load_tokenizer(student_name, arguments.loading(), needs=("mask", "pad") if masks else ("pad",))
         fit_tokenizer(tokenizer, student, student_name)
         num_tokens = check_length(arguments.max_seq_length, student)
-        train, held_out = make_examples(texts, tokenizer, num_tokens, arguments.line_by_line)
+        train, held_out = make_examples(
+            texts,
+            tokenizer,
+            num_tokens,
+            arguments.line_by_line,
+            num_workers=arguments.preprocessing_num_workers,
+            mark_passes=masks,
+        )
         share = MASKED_SHARE if arguments.mlm_probability is None else arguments.mlm_probability
         if masks:
             held_out = mask_once(held_out, tokenizer, share, training.seed, hide_all=True)
-        embedding = embedding_of(
-            arguments.teacher_name_or_path, arguments.teacher_revision, arguments.token, training.device
-        )
+        teacher_folder = local_folder(arguments.teacher_name_or_path, arguments.teacher_revision, arguments.token)
+        embedding = MEAN_EMBEDDING if teacher_folder is None else read_embedding(teacher_folder, training.device)
 
     training.remove_unused_columns = False  # the loss reads what the student's forward does not name
     # within the training, because an evaluation before it would keep a model of several processes from being wrapped
@@ -157,15 +172,19 @@ def distill(arguments: DistillationArguments, training: TrainingArguments) -> di
         measured_lengths=lengths,
     )
 
-    numbers = train_student(trainer, student, run, student_name, arguments.loading()) if training.do_train else {}
+    student_folder = local_folder(student_name, arguments.model_revision, arguments.token)
+    numbers = train_student(trainer, student, run, [student_folder, teacher_folder]) if training.do_train else {}
     if training.do_eval:
         numbers |= without_prefix(trainer.evaluate())
+        if lengths and not training.fsdp and trainer.is_world_process_zero():
+            blocks = torch.tensor(held_out[:TIMED_BLOCKS]["input_ids"])
+            numbers |= speedups(trainer.model, trainer.teacher, blocks, lengths)
         for line in (report(numbers), *length_table(numbers)):
             logger.info(line)
     about = {
-        **about_data(arguments.dataset_name, arguments.train_file, "text"),
+        **data,
         "pipeline_tag": head_of_class(type(student).__name__).pipeline_tag,
-        "base_model": hub_model(arguments.teacher_name_or_path),
+        **about_parent(arguments.teacher_name_or_path, teacher_folder),
         "metrics": list(MEASURES),
     }
     next_step = (
@@ -252,7 +271,7 @@ def load_models(
         dtype=torch.float32,  # mixed precision keeps its weights in this one
     )
     student.config.update({dropout: getattr(config, dropout) for dropout in DROPOUTS})
-    teacher = head.auto_class.from_pretrained(teacher_name, **teacher_loading, dtype=torch.float32)
+    teacher, _ = load_whole(head.auto_class, teacher_name, **teacher_loading, dtype=torch.float32)
     return student, teacher, head
 
 
@@ -286,7 +305,7 @@ def check_sharding(training: TrainingArguments, student: PreTrainedModel, is_tau
 
 
 def train_student(
-    trainer: DistillationTrainer, student: PreTrainedModel, run: Run, name: str, loading: Mapping[str, Any]
+    trainer: DistillationTrainer, student: PreTrainedModel, run: Run, parents: Sequence[Path | None]
 ) -> dict[str, float]:
     """Train, save the student with its head and with what makes it a sentence encoder.
 
@@ -294,8 +313,7 @@ def train_student(
         trainer: Its model is the student, or the student's body.
         student: With its head.
         run: As `start_run` returned it.
-        name: Where the student was loaded from.
-        loading: What `from_pretrained` was told for it.
+        parents: Folders of the student and its teacher; the first that describes a sentence encoder is carried over.
 
     Returns:
         The Trainer's numbers, and the first measurement as `initial_…`.
@@ -305,7 +323,7 @@ def train_student(
         folder = trainer.args.output_dir
         if student is not trainer.model:
             student.save_pretrained(folder)
-        source = local_folder(name, loading.get("revision"), loading.get("token"))
+        source = next((parent for parent in parents if parent is not None and read_modules(parent)), None)
         if source is not None:
             carry_over(source, Path(folder))
     before = first_evaluation(trainer.state)

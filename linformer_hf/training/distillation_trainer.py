@@ -1,7 +1,8 @@
 """A Trainer whose model learns from a teacher that reads the same text, and what is measured of the two."""
 
 import random
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel, Trainer
 
 from ..common.loading import model_length
+from ..common.measurement import seconds_in_turns
 from ..conversion.distances import layer_errors, similarity_correlation
 from ..conversion.embeddings import MEAN_EMBEDDING, TextEmbedding
 from ..conversion.windows import Reading, attention_modules, read, read_window
@@ -239,11 +241,46 @@ def compare_embeddings(ours: torch.Tensor, theirs: torch.Tensor) -> dict[str, fl
     }
 
 
-def length_table(metrics: dict[str, float]) -> list[str]:
+@torch.no_grad()
+def speedups(
+    student: PreTrainedModel, teacher: PreTrainedModel, blocks: torch.Tensor, lengths: Sequence[int], rounds: int = 5
+) -> dict[str, float]:
+    """Measure how many times faster the student reads a batch than its teacher, at several lengths.
+
+    Args:
+        student: The Linformer.
+        teacher: The dense encoder, on the same device.
+        blocks: Framed blocks, `(B, N)`.
+        lengths: To which they are cut, N at most.
+        rounds: Timings of each model, in turns; the median of their ratios is returned.
+
+    Returns:
+        `speedup_16` and so on.
+    """
+    was_training = student.training
+    student.eval()
+    found = {}
+    for length in lengths:
+        input_ids = cut_blocks(blocks, length).to(teacher.device)
+        calls = {
+            "student": lambda ids=input_ids: read(student, ids, model_length(student)),
+            "teacher": lambda ids=input_ids: read(teacher, ids, model_length(teacher)),
+        }
+        for call in calls.values():
+            call()  # the first call is slower
+        seconds = seconds_in_turns(calls, rounds, teacher.device)
+        ratios = [slow / fast for slow, fast in zip(seconds["teacher"], seconds["student"])]
+        found[f"speedup_{length}"] = statistics.median(ratios)
+    student.train(was_training)
+    return found
+
+
+def length_table(metrics: Mapping[str, float]) -> list[str]:
     """Set the metrics that were measured at several lengths as a table, with a line for each length."""
     lengths = sorted(int(name.rpartition("_")[2]) for name in metrics if name.startswith("embedding_cosine_"))
-    lines = [f"{'tokens':>8}{'cosine':>10}{'correlation':>14}"] if lengths else []
+    lines = [f"{'tokens':>8}{'cosine':>10}{'correlation':>14}{'speed':>10}"] if lengths else []
     for length in lengths:
         cosine, correlation = (metrics[f"{name}_{length}"] for name in MEASURES[:2])
-        lines.append(f"{length:>8}{cosine:>10.3f}{correlation:>14.3f}")
+        speed = f"{metrics[f'speedup_{length}']:>8.2f} x" if f"speedup_{length}" in metrics else f"{'-':>10}"
+        lines.append(f"{length:>8}{cosine:>10.3f}{correlation:>14.3f}{speed}")
     return lines
