@@ -1,4 +1,4 @@
-"""Text and tables in, examples out: texts, blocks and masks, labels, the GLUE tasks."""
+"""Text and tables in, examples out: files, tokenizers, blocks and masks, labels, the GLUE tasks."""
 
 from ..common.lazy import export_lazily
 
@@ -7,14 +7,10 @@ __getattr__, __dir__, __all__ = export_lazily(
     __name__,
     {
         "texts": ["TextArguments", "load_texts"],
-        "blocks": [
-            "MaskingCollator",
-            "cut_lines",
-            "mask_once",
-            "pack_blocks",
-            "train_tokenizer",
-            "unigram_perplexity",
-        ],
+        "library_sample": ["builtin_sample"],
+        "tokenizers": ["load_tokenizer", "train_tokenizer"],
+        "blocks": ["ExampleStream", "cut_lines", "iterate_blocks", "iterate_lines", "pack_blocks", "read_once"],
+        "masking": ["MaskingCollator", "mask_once", "unigram_perplexity"],
         "tables": ["TableArguments"],
         "labels": ["Labels", "labels_of"],
         "glue": ["TASKS", "GlueMetric", "get_task"],

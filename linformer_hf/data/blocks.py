@@ -1,205 +1,281 @@
-"""Text into training examples: a tokenizer, blocks of n tokens, masks, and what frequencies alone would reach."""
+"""Documents into examples: packed into blocks of n tokens each, or one example a document."""
 
-import json
-import math
-import zlib
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from functools import partial
+from itertools import count, islice
+from typing import Any
 
-import torch
-from tokenizers import AddedToken, ByteLevelBPETokenizer
-from transformers import (
-    DataCollatorForLanguageModeling,
-    DataCollatorForTokenClassification,
-    PreTrainedTokenizerBase,
-    RobertaTokenizer,
-)
+import numpy as np
+from torch.utils import data as torch_data
+from transformers import PreTrainedTokenizerBase
+
+from .tokenizers import find_frame
 
 
 try:
-    from datasets import Dataset
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from datasets import Dataset, IterableDataset
 except ImportError as error:
     raise ImportError("Making training examples needs datasets: pip install linformer_hf[train]") from error
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, max_length: int) -> RobertaTokenizer:
-    """Learn a byte-level BPE with RoBERTa's special tokens.
+EPOCH = "epoch"  # of an example: in which pass over a stream it was read
+DOCUMENTS = 1000  # that are tokenized, and looked up, together
+BATCH_TOKENS = 2**20  # of blocks that are written together
+
+
+class ExampleStream(torch_data.IterableDataset):
+    """Examples of a stream of documents, pass after pass without an end.
+
+    A Trainer sees a single epoch of as many steps as it is told. So it resumes in the right place even in a later
+    pass, which it could not tell from the first one. The documents come in another order in each pass.
 
     Args:
-        texts: The documents to learn from.
-        vocab_size: Number of tokens, special ones included; at least 261.
-        max_length: The longest input of the model, n, in tokens.
-
-    Returns:
-        A tokenizer with ids 0 `<s>`, 1 `<pad>`, 2 `</s>`, 3 `<unk>`, 4 `<mask>`.
-
-    Raises:
-        ValueError: If the vocabulary has no room for the 256 bytes and the special tokens.
-    """
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    smallest = 256 + len(special)
-    if vocab_size < smallest:
-        raise ValueError(f"--vocab_size is {vocab_size}; 256 bytes and {len(special)} special tokens need {smallest}.")
-    learner = ByteLevelBPETokenizer()
-    learner.train_from_iterator(texts, vocab_size=vocab_size, special_tokens=special, show_progress=False)
-    learned = json.loads(learner.to_str())["model"]
-    return RobertaTokenizer(
-        vocab=learned["vocab"],
-        merges=[tuple(pair) for pair in learned["merges"]],
-        mask_token=AddedToken("<mask>", lstrip=True),  # takes the blank before it, as a word's first token does
-        model_max_length=max_length,
-    )
-
-
-def pack_blocks(
-    tokenizer: PreTrainedTokenizerBase, num_tokens: int, keep_offsets: bool = False
-) -> Callable[[dict], dict]:
-    """Make a batched map from documents to blocks of exactly `num_tokens` tokens.
-
-    A block is a start token, text, and an end token; documents follow each other with an end token between. What is
-    left over at the end of a batch of documents is dropped.
-
-    Args:
-        tokenizer: The tokenizer.
-        num_tokens: Length of a block.
-        keep_offsets: Also keep `offset_mapping`, which whole-word masking reads.
-
-    Returns:
-        A function from a batch with `text` to one with `input_ids`, for `Dataset.map(..., batched=True)`.
-
-    Raises:
-        ValueError: If the tokenizer does not put one token before a text and one behind it.
-    """
-    frame = tokenizer("")["input_ids"]
-    if len(frame) != 2:
-        raise ValueError(
-            f"The tokenizer adds {len(frame)} special tokens to a text; an encoder's adds a start and an end."
-        )
-    (start_token, end_token), room = frame, num_tokens - 2
-
-    def pack(batch: dict) -> dict:
-        encoded = tokenizer(
-            batch["text"], add_special_tokens=False, return_offsets_mapping=keep_offsets, verbose=False
-        )
-        ids = list(chain.from_iterable([*document, end_token] for document in encoded["input_ids"]))
-        starts = range(0, len(ids) - room + 1, room)
-        packed = {"input_ids": [[start_token, *ids[start : start + room], end_token] for start in starts]}
-        if keep_offsets:
-            none = (0, 0)
-            offsets = list(chain.from_iterable([*document, none] for document in encoded["offset_mapping"]))
-            packed["offset_mapping"] = [[none, *offsets[start : start + room], none] for start in starts]
-        return packed
-
-    return pack
-
-
-def cut_lines(
-    tokenizer: PreTrainedTokenizerBase, num_tokens: int, keep_offsets: bool = False
-) -> Callable[[dict], dict]:
-    """Make a batched map from documents to one example each, cut to `num_tokens` tokens.
-
-    Arguments are those of `pack_blocks`. With `keep_offsets` every example is padded to the full length, as
-    whole-word masking needs.
-    """
-
-    def cut(batch: dict) -> dict:
-        return dict(
-            tokenizer(
-                batch["text"],
-                truncation=True,
-                max_length=num_tokens,
-                padding="max_length" if keep_offsets else False,
-                return_offsets_mapping=keep_offsets,
-                return_token_type_ids=False,
-            )
-        )
-
-    return cut
-
-
-class MaskingCollator:
-    """Pad examples and mask their tokens; examples that carry labels are only padded.
-
-    What is masked follows from the example, the epoch and the seed alone. It is new in each epoch, and the same
-    however examples meet in batches and processes, and wherever a run resumes. A padding mask that hides nothing is
-    left out, so that full blocks take the model's path without padding.
-
-    Args:
-        tokenizer: The tokenizer.
-        mlm_probability: Share of the tokens to predict; of these 80 % become the mask token, 10 % a random one.
-        whole_word_mask: Mask all tokens of a word together; all of them become the mask token.
-        hide_all: Let all tokens to predict become the mask token. Without it a tenth of them stands there to be
-            copied, which alone makes the loss a tenth smaller.
-        seed: Which tokens.
+        documents: Rows with `text`.
+        make: From texts to examples.
+        mark_passes: Whether each example carries the number of its pass as `epoch`, for `MaskingCollator`.
     """
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
-        mlm_probability: float,
-        whole_word_mask: bool = False,
-        hide_all: bool = False,
-        seed: int = 0,
+        documents: IterableDataset,
+        make: Callable[[Iterable[str]], Iterator[dict[str, Any]]],
+        mark_passes: bool,
     ) -> None:
-        shares = {"mask_replace_prob": 1.0, "random_replace_prob": 0.0} if whole_word_mask or hide_all else {}
-        self.mask = DataCollatorForLanguageModeling(
-            tokenizer, mlm_probability=mlm_probability, whole_word_mask=whole_word_mask, **shares
-        )
-        self.pad = DataCollatorForTokenClassification(tokenizer)
-        self.seed = seed
-        self.epoch = torch.zeros((), dtype=torch.long).share_memory_()  # loading processes see it change
+        super().__init__()
+        self.documents = documents
+        self.make = make
+        self.mark_passes = mark_passes
 
-    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
-        """Turn examples into a batch of `input_ids`, `labels` and, where needed, `attention_mask`, `(B, N)` each."""
-        batch = dict(self.pad([self.mask_example(example) for example in examples]))
-        if "attention_mask" in batch and bool(batch["attention_mask"].all()):
-            del batch["attention_mask"]
-        return batch
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in count():
+            example = None
+            for example in self.read_pass(number):
+                yield {**example, EPOCH: number} if self.mark_passes else example
+            if example is None:
+                return  # more processes read than there are files
 
-    def mask_example(self, example: dict) -> dict:
-        """Mask one example, unless it carries labels already."""
-        if "labels" in example:
-            return example
-        digest = zlib.crc32(array("q", [self.seed, int(self.epoch), *example["input_ids"]]))
-        self.mask.generator = torch.Generator().manual_seed(digest)
-        return {name: tensor[0].tolist() for name, tensor in self.mask([example]).items()}
+    def read_pass(self, number: int) -> Iterator[dict[str, Any]]:
+        """Yield the examples of one pass."""
+        documents = deepcopy(self.documents)  # the epoch of a stream is shared between processes, a copy's is not
+        documents.set_epoch(number)
+        yield from self.make(row["text"] for row in documents)
 
 
-def mask_once(
-    examples: Dataset, tokenizer: PreTrainedTokenizerBase, mlm_probability: float, seed: int, hide_all: bool = False
-) -> Dataset:
-    """Fix the masks of a held-out set, so that every evaluation asks for the same tokens.
+Examples = Dataset | ExampleStream
+
+
+def read_once(examples: Examples) -> Iterable[dict[str, Any]]:
+    """Return the examples of one pass over a table or a stream."""
+    return examples.read_pass(0) if isinstance(examples, ExampleStream) else examples
+
+
+def pack_blocks(
+    table: Dataset | IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    num_tokens: int,
+    keep_offsets: bool = False,
+    num_workers: int | None = None,
+    mark_passes: bool = False,
+) -> Examples:
+    """Pack documents into blocks of exactly `num_tokens` tokens.
+
+    A block is a start token, text, and an end token; documents follow each other with an end token between. The whole
+    text is packed, and what is left over at its end is dropped. The blocks do not depend on the number of processes.
 
     Args:
-        examples: With `input_ids`, padded or not.
+        table: With the column `text`.
         tokenizer: The tokenizer.
-        mlm_probability: Share of the tokens to predict.
-        seed: Which tokens; `hide_all` does not change which.
-        hide_all: As in `MaskingCollator`.
+        num_tokens: Length of a block.
+        keep_offsets: Also keep `offset_mapping`, which whole-word masking reads.
+        num_workers: Processes that tokenize and cut; not for a stream.
+        mark_passes: As in `ExampleStream`, of a stream.
 
     Returns:
-        The examples with `labels`: the id of a token to predict, -100 elsewhere.
+        Rows with `input_ids`; a stream of them where the documents are one.
+
+    Raises:
+        ValueError: If the text is shorter than one block, or the tokenizer has no token for the start or the end.
     """
-    collator = MaskingCollator(tokenizer, mlm_probability, hide_all=hide_all, seed=seed)
-    kept = [name for name in ("input_ids", "attention_mask") if name in examples.column_names]
-    return examples.select_columns(kept).map(
-        collator.mask_example, load_from_cache_file=False, desc="Masking the held-out text"
+    if isinstance(table, IterableDataset):
+        options = {"tokenizer": tokenizer, "num_tokens": num_tokens, "keep_offsets": keep_offsets}
+        stream = ExampleStream(table, partial(iterate_blocks, **options), mark_passes)
+        check_blocks(next(iter(stream.read_pass(0)), None) is not None, num_tokens)
+        return stream
+    frame = find_frame(tokenizer)
+    room = num_tokens - len(frame)
+    documents = table.map(
+        tokenize,
+        batched=True,
+        batch_size=DOCUMENTS,
+        num_proc=num_workers,
+        remove_columns=table.column_names,
+        fn_kwargs={"tokenizer": tokenizer, "end_token": frame[1], "keep_offsets": keep_offsets},
+        desc="Tokenizing",
+    )
+    # where each thousand documents ends in the text, in tokens
+    groups = documents.with_format("arrow").iter(DOCUMENTS)
+    ends = np.cumsum(
+        [pc.sum(pc.list_value_length(group["input_ids"])).as_py() or 0 for group in groups], dtype=np.int64
+    )
+    num_blocks = int(ends[-1]) // room if len(ends) else 0
+    check_blocks(num_blocks > 0, num_tokens)
+    index = Dataset.from_dict({"block": np.arange(num_blocks)}).with_format("arrow")
+    blocks = index.map(
+        cut_blocks,
+        batched=True,
+        batch_size=max(1, BATCH_TOKENS // num_tokens),
+        num_proc=num_workers,
+        remove_columns=["block"],
+        fn_kwargs={"documents": documents, "ends": ends, "num_tokens": num_tokens, "frame": frame},
+        desc="Packing blocks",
+    )
+    return blocks.with_format(None)
+
+
+def check_blocks(is_filled: bool, num_tokens: int) -> None:
+    """Check that there is a block.
+
+    Raises:
+        ValueError: If the text is shorter than one.
+    """
+    if not is_filled:
+        raise ValueError(
+            f"The text is shorter than one block of {num_tokens} tokens: give more text, a smaller --max_seq_length, "
+            "or --line_by_line."
+        )
+
+
+def tokenize(batch: dict, tokenizer: PreTrainedTokenizerBase, end_token: int, keep_offsets: bool) -> dict:
+    """Turn documents into tokens, each with an end token behind it."""
+    encoded = tokenizer(
+        batch["text"],
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        return_offsets_mapping=keep_offsets,
+        verbose=False,
+    )
+    tokens = {"input_ids": [[*ids, end_token] for ids in encoded["input_ids"]]}
+    if keep_offsets:
+        tokens["offset_mapping"] = [[*offsets, (0, 0)] for offsets in encoded["offset_mapping"]]
+    return tokens
+
+
+def cut_blocks(
+    batch: pa.Table, documents: Dataset, ends: np.ndarray, num_tokens: int, frame: tuple[int, int]
+) -> pa.Table:
+    """Cut consecutive blocks out of tokenized documents.
+
+    Args:
+        batch: The numbers of the blocks, one after the other.
+        documents: With `input_ids` and, where they are kept, `offset_mapping`.
+        ends: Where each thousand documents ends, in tokens from the start of the text.
+        num_tokens: Length of a block.
+        frame: Ids of the start and the end token.
+    """
+    numbers = batch["block"].to_numpy()
+    room = num_tokens - len(frame)
+    first, last = int(numbers[0]) * room, (int(numbers[-1]) + 1) * room
+    groups = np.searchsorted(ends, first, "right"), np.searchsorted(ends, last, "left")
+    read = documents.with_format("arrow")[int(groups[0]) * DOCUMENTS : (int(groups[1]) + 1) * DOCUMENTS]
+    start = int(ends[groups[0] - 1]) if groups[0] else 0
+    tokens = flatten(read["input_ids"]).to_numpy()[first - start : last - start].reshape(-1, room)
+    blocks = np.empty((len(numbers), num_tokens), dtype=np.int32)
+    blocks[:, 0], blocks[:, 1:-1], blocks[:, -1] = frame[0], tokens, frame[1]
+    columns = {"input_ids": as_lists(pa.array(blocks.ravel()), num_tokens)}
+    if "offset_mapping" in documents.column_names:
+        spans = flatten(flatten(read["offset_mapping"])).to_numpy().reshape(-1, 2)[first - start : last - start]
+        offsets = np.zeros((len(numbers), num_tokens, 2), dtype=np.int64)
+        offsets[:, 1:-1] = spans.reshape(-1, room, 2)
+        columns["offset_mapping"] = as_lists(as_lists(pa.array(offsets.ravel()), 2), num_tokens)
+    return pa.table(columns)
+
+
+def flatten(lists: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Put the items of lists behind each other."""
+    return pc.list_flatten(lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists)
+
+
+def as_lists(values: pa.Array, length: int) -> pa.ListArray:
+    """Cut values into lists of one length."""
+    return pa.ListArray.from_arrays(np.arange(0, len(values) + 1, length, dtype=np.int32), values)
+
+
+def iterate_blocks(
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, num_tokens: int, keep_offsets: bool = False
+) -> Iterator[dict[str, list]]:
+    """Yield the blocks that `pack_blocks` makes, and read no more texts than they need.
+
+    Raises:
+        ValueError: If the tokenizer has no token for the start or the end of a text.
+    """
+    start_token, end_token = find_frame(tokenizer)
+    room, texts, none = num_tokens - 2, iter(texts), (0, 0)
+    ids: list[int] = []
+    offsets: list[tuple[int, int]] = []
+    while batch := list(islice(texts, DOCUMENTS)):
+        tokens = tokenize({"text": batch}, tokenizer, end_token, keep_offsets)
+        ids += (token for document in tokens["input_ids"] for token in document)
+        offsets += (offset for document in tokens.get("offset_mapping", ()) for offset in document)
+        full = len(ids) // room * room
+        for begin in range(0, full, room):
+            block = {"input_ids": [start_token, *ids[begin : begin + room], end_token]}
+            if keep_offsets:
+                block["offset_mapping"] = [none, *offsets[begin : begin + room], none]
+            yield block
+        del ids[:full], offsets[:full]
+
+
+def cut_lines(
+    table: Dataset | IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    num_tokens: int,
+    keep_offsets: bool = False,
+    num_workers: int | None = None,
+    mark_passes: bool = False,
+) -> Examples:
+    """Make each document one example, cut to `num_tokens` tokens.
+
+    Arguments and what comes back are those of `pack_blocks`. With `keep_offsets` every example is padded to the full
+    length, as whole-word masking needs.
+    """
+    options = {"tokenizer": tokenizer, "num_tokens": num_tokens, "keep_offsets": keep_offsets}
+    if isinstance(table, IterableDataset):
+        return ExampleStream(table, partial(iterate_lines, **options), mark_passes)
+    return table.map(
+        encode_lines,
+        batched=True,
+        batch_size=DOCUMENTS,
+        num_proc=num_workers,
+        remove_columns=table.column_names,
+        fn_kwargs=options,
+        desc="Cutting the documents",
     )
 
 
-def unigram_perplexity(training: Iterable[list[int]], masked: Dataset, vocab_size: int) -> float:
-    """Return the perplexity of guessing each masked token from token frequencies alone.
+def iterate_lines(
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, num_tokens: int, keep_offsets: bool = False
+) -> Iterator[dict[str, list]]:
+    """Yield the examples that `cut_lines` makes, and read no more texts than they need."""
+    texts = iter(texts)
+    while batch := list(islice(texts, DOCUMENTS)):
+        encoded = encode_lines({"text": batch}, tokenizer, num_tokens, keep_offsets)
+        for values in zip(*encoded.values()):
+            yield dict(zip(encoded, values))
 
-    That is what a model reaches that has learnt nothing but frequencies: a number to be well below.
 
-    Args:
-        training: Token ids of the training text, whose frequencies count (plus one for each token).
-        masked: The held-out examples, with `labels`.
-        vocab_size: Number of tokens.
-    """
-    counts = Counter(chain.from_iterable(training))
-    total = counts.total() + vocab_size
-    labels = [label for row in masked["labels"] for label in row if label != -100]
-    return math.exp(-sum(math.log((counts[label] + 1) / total) for label in labels) / len(labels))
+def encode_lines(batch: dict, tokenizer: PreTrainedTokenizerBase, num_tokens: int, keep_offsets: bool) -> dict:
+    """Turn documents into examples of at most `num_tokens` tokens."""
+    return dict(
+        tokenizer(
+            batch["text"],
+            truncation=True,
+            max_length=num_tokens,
+            padding="max_length" if keep_offsets else False,
+            return_offsets_mapping=keep_offsets,
+            return_token_type_ids=False,
+        )
+    )

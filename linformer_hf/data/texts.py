@@ -1,40 +1,50 @@
-"""Where text comes from: local files, a data set on the Hub, or the manual that every Python carries."""
+"""Where text comes from: local files, a data set on the Hub, or a sample that every Python carries."""
 
-import ast
-import glob
 import os
-import sysconfig
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from pathlib import Path
+from functools import partial
+from itertools import chain, islice
 
 from transformers.utils import logging
 
+from .file_formats import (
+    TEXT_FORMATS,
+    Number,
+    common_format,
+    expand_files,
+    is_number,
+    open_text,
+    read_csv,
+    read_json,
+    refuse_damaged_parquet,
+    suffix_of,
+)
+from .library_sample import builtin_sample
+
 
 try:
-    from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+    from datasets import Dataset, Features, IterableDataset, Value, load_dataset
+    from datasets.exceptions import DatasetGenerationError
 except ImportError as error:
     raise ImportError("Reading training text needs datasets: pip install linformer_hf[train]") from error
 
 
 logger = logging.get_logger(__name__)
 
-Texts = DatasetDict | IterableDatasetDict
 Table = Dataset | IterableDataset
+Texts = dict[str, Table]
 
-FILE_FORMATS = {
-    ".txt": "text",
-    ".text": "text",
-    ".json": "json",
-    ".jsonl": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-}
-SAMPLE_LEFT_OUT = {"test", "tests", "site-packages", "idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"}
-SAMPLE_HELD_OUT_EVERY = 12
+DEFAULT_SHARE = 0.05
+DEFAULT_SAMPLE = "documentation"
 STREAMED_EVAL_ROWS = 1000
+SHUFFLE_BUFFER = 10_000
+LOOKED_AT = 1000  # rows from which the columns that hold text are told
+SAMPLE_BY = ("line", "paragraph", "document")
+TEXT = Features({"text": Value("large_string")})
 
 
 @dataclass
@@ -43,7 +53,10 @@ class TextArguments:
 
     train_file: list[str] | None = field(
         default=None,
-        metadata={"help": "Training text: files, folders or patterns of txt, json, jsonl, csv, tsv or parquet."},
+        metadata={
+            "help": "Training text in UTF-8: files, folders or patterns of txt, json, jsonl, csv, tsv or parquet, "
+            "compressed by gzip or not."
+        },
     )
     validation_file: list[str] | None = field(
         default=None,
@@ -51,147 +64,327 @@ class TextArguments:
     )
     dataset_name: str | None = field(
         default=None,
-        metadata={"help": "A data set on the Hub, in place of files. With neither, the text of Python's own manual."},
+        metadata={"help": "A data set on the Hub, in place of files. With neither, see --builtin_sample."},
     )
     dataset_config_name: str | None = field(default=None, metadata={"help": "Which configuration of that data set."})
     dataset_revision: str | None = field(default=None, metadata={"help": "Which branch, tag or commit of it."})
+    builtin_sample: str | None = field(
+        default=None,
+        metadata={
+            "help": "What is read where no text is named: the `documentation` of this Python's standard library "
+            "(the default), its `source` code, or `both`."
+        },
+    )
     text_column: str | None = field(
         default=None, metadata={"help": "Column that holds the text. By default `text`, or the only one with strings."}
     )
-    sample_by: str = field(
-        default="line",
-        metadata={"help": "What is one document of a txt file: a `line`, a `paragraph` or the whole `document`."},
+    sample_by: str | None = field(
+        default=None,
+        metadata={
+            "help": "What is one document of a txt file: a `line`, which is the default, a `paragraph` or the whole "
+            "`document`."
+        },
     )
     streaming: bool = field(
         default=False, metadata={"help": "Read while training, for text larger than the disk. Needs --max_steps."}
     )
-    validation_share: float = field(
-        default=0.05, metadata={"help": "Share of the documents that is held out where there is no held-out text."}
+    shuffle_buffer_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "With --streaming, draw each document from so many at a time; 1 keeps their order. By default "
+            f"{SHUFFLE_BUFFER}."
+        },
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Read and tokenize in so many processes. The examples are the same."}
+    )
+    validation_share: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share of the documents that is held out where there is no held-out text. By default "
+            f"{DEFAULT_SHARE}."
+        },
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "Read at most this many documents."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Hold out at most this many documents."})
+    max_eval_samples: int | None = field(
+        default=None,
+        metadata={"help": f"Hold out at most this many documents; with --streaming, by default {STREAMED_EVAL_ROWS}."},
+    )
 
 
-def load_texts(arguments: TextArguments, seed: int) -> Texts:
-    """Load documents into one column, `text`, split into `train` and `validation`.
+def load_texts(arguments: TextArguments, seed: int, splits: Sequence[str] = ("train", "validation")) -> Texts:
+    """Load documents, and hold some out where that is needed.
 
     Args:
-        arguments: Where to read from.
-        seed: Which documents are held out, where that is drawn.
+        arguments: Where they are and how they are read.
+        seed: Which documents are held out, and the order of a stream.
+        splits: Which of `"train"` and `"validation"` must be there. The other one is there too if text for it is
+            named. Nothing is held out where `"validation"` is not among them.
 
     Returns:
-        The documents, without empty ones.
+        Tables with the column `text`. Of a stream, `train` is shuffled within a buffer, in another order after
+        `set_epoch`, and `validation` is in memory.
 
     Raises:
-        ValueError: If a file is missing or of an unknown format, a column cannot be found, or too little text is
-            there to hold some out.
+        ValueError: If no text, or one that cannot be read, is named, options contradict each other or would have no
+            effect, or there is too little text to hold some out.
     """
+    files = {"train": arguments.train_file, "validation": arguments.validation_file}
+    files = {split: expand_files(names, TEXT_FORMATS) for split, names in files.items() if names}
+    check_options(arguments, files, splits)
     if arguments.dataset_name:
-        texts = load_dataset(
+        tables = load_dataset(
             arguments.dataset_name,
             arguments.dataset_config_name,
             revision=arguments.dataset_revision,
             streaming=arguments.streaming,
         )
-    elif arguments.train_file:
-        files = {"train": expand_files(arguments.train_file)}
-        if arguments.validation_file:
-            files["validation"] = expand_files(arguments.validation_file)
-        texts = load_files(files, arguments)
-    else:
-        logger.info("No training text is named; reading the documentation of Python's standard library.")
-        texts = builtin_sample()
-    texts = type(texts)({split: keep_text(table, arguments.text_column) for split, table in texts.items()})
-    return limit_rows(hold_out(texts, arguments, seed), arguments)
-
-
-def expand_files(patterns: Iterable[str]) -> list[str]:
-    """List the files that names, folders and patterns stand for, in a fixed order.
-
-    Raises:
-        ValueError: If one of them stands for no file, or a file is empty.
-    """
-    files = []
-    for pattern in patterns:
-        path = Path(pattern)
-        if path.is_dir():
-            found = sorted(str(file) for file in path.rglob("*") if file.suffix in FILE_FORMATS)
-        else:
-            found = [pattern] if path.is_file() else sorted(glob.glob(pattern, recursive=True))
-        if not found:
-            raise ValueError(f"{pattern}: there is no such file, nor a folder with files of a known format.")
-        files += found
-    for file in files:
-        if os.path.getsize(file) == 0:
-            raise ValueError(f"{file}: the file is empty.")
-    return files
-
-
-def load_files(files: dict[str, list[str]], arguments: TextArguments) -> Texts:
-    """Read local files of one format.
-
-    Raises:
-        ValueError: If the format is unknown, or there are several.
-    """
-    suffixes = {Path(file).suffix.lower() for file in chain.from_iterable(files.values())}
-    formats = {FILE_FORMATS.get(suffix) for suffix in suffixes}
-    if None in formats or len(formats) > 1:
-        raise ValueError(
-            f"The files end in {', '.join(sorted(suffixes)) or 'nothing'}; all must be of one format among "
-            f"{', '.join(FILE_FORMATS)}."
+        tables = {split: keep_text(table, arguments.text_column) for split, table in tables.items()}
+    elif files:
+        read = partial(
+            read_files,
+            column=arguments.text_column,
+            sample_by=arguments.sample_by or SAMPLE_BY[0],
+            streaming=arguments.streaming,
+            num_workers=arguments.preprocessing_num_workers,
         )
-    options = {}
-    if formats == {"text"}:
-        options["sample_by"] = arguments.sample_by
-    elif suffixes == {".tsv"}:
-        options["sep"] = "\t"
-    return load_dataset(formats.pop(), data_files=files, streaming=arguments.streaming, **options)
+        tables = {split: read(names) for split, names in files.items()}
+    else:
+        contents = arguments.builtin_sample or DEFAULT_SAMPLE
+        logger.info(f"No training text is named; reading the built-in sample, {contents}.")
+        tables = builtin_sample(contents)
+    texts = choose_splits(tables, splits, arguments.validation_share, seed)
+    if "train" in texts:
+        texts["train"] = limit_rows(texts["train"], arguments.max_train_samples)
+    if "validation" in texts:
+        most = STREAMED_EVAL_ROWS if arguments.streaming else None
+        texts["validation"] = in_memory(limit_rows(texts["validation"], arguments.max_eval_samples or most))
+        if not len(texts["validation"]):
+            raise ValueError(
+                "No document of the stream is held out: give --validation_file or a larger --validation_share."
+            )
+    if arguments.streaming and "train" in texts:
+        texts["train"] = texts["train"].shuffle(seed, buffer_size=arguments.shuffle_buffer_size or SHUFFLE_BUFFER)
+    return texts
 
 
-def builtin_sample() -> DatasetDict:
-    """Read the manual that every CPython carries: language reference topics, and docstrings of the standard library.
+def check_options(arguments: TextArguments, files: Mapping[str, Sequence[str]], splits: Sequence[str]) -> None:
+    """Check that each option can have an effect.
 
-    The files are read as text, nothing of them is run. A document is a topic, or a module's docstrings together.
-
-    Returns:
-        About two megabytes of English and code. Every twelfth document is the held-out part.
+    Args:
+        arguments: All options.
+        files: What is named by them, by split.
+        splits: Those that must be there.
 
     Raises:
-        ValueError: If this Python was installed without its sources.
+        ValueError: At the first option that contradicts another, has no effect, or is out of range.
     """
-    library = Path(sysconfig.get_path("stdlib"))
-    documents = [*manual_topics(library / "pydoc_data" / "topics.py"), *module_docstrings(library)]
-    if len(documents) < SAMPLE_HELD_OUT_EVERY:
-        raise ValueError(f"This Python has no library sources in {library}; name a text with --train_file.")
-    held_out = documents[::SAMPLE_HELD_OUT_EVERY]
-    training = [text for index, text in enumerate(documents) if index % SAMPLE_HELD_OUT_EVERY]
-    return DatasetDict(
-        {"train": Dataset.from_dict({"text": training}), "validation": Dataset.from_dict({"text": held_out})}
-    )
+    if files and arguments.dataset_name:
+        named = f"--{next(iter(files))}_file"
+        raise ValueError(f"Text comes from {named} or from --dataset_name, not from both: leave one out.")
+    is_text = bool(files) and common_format(chain.from_iterable(files.values()), TEXT_FORMATS) == "txt"
+    unused = {
+        **unused_by_source(arguments.dataset_name, files, is_text),
+        **unused_by_splits(files, splits),
+        **unused_by_streaming(arguments.streaming),
+    }
+    for name, reason in unused.items():
+        value = getattr(arguments, name)
+        if value is not None and value is not False:
+            shown = " ".join(map(str, value)) if isinstance(value, list) else value
+            raise ValueError(f"--{name} is {shown}, which has no effect {reason}.")
+    for name in ("shuffle_buffer_size", "preprocessing_num_workers", "max_train_samples", "max_eval_samples"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} is {value}; it must be at least 1.")
+    if arguments.validation_share is not None and not 0 < arguments.validation_share < 1:
+        raise ValueError(f"--validation_share is {arguments.validation_share}; it must lie between 0 and 1.")
+    if arguments.sample_by not in (None, *SAMPLE_BY):
+        raise ValueError(f"--sample_by is {arguments.sample_by!r}; it must be one of {', '.join(SAMPLE_BY)}.")
 
 
-def manual_topics(file: Path) -> Iterator[str]:
-    """Yield the topics of `help()`, which the file holds as one dictionary of strings."""
-    if file.is_file():
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.Dict):
-                yield from (ast.literal_eval(value) for value in node.values)
+def unused_by_source(dataset_name: str | None, files: Mapping[str, Sequence[str]], is_text: bool) -> dict[str, str]:
+    """Return the options that have no effect where text comes from, and why."""
+    if dataset_name:
+        return dict.fromkeys(("builtin_sample", "sample_by"), "beside --dataset_name")
+    unused = dict.fromkeys(("dataset_config_name", "dataset_revision"), "without --dataset_name")
+    if not files:
+        return unused | dict.fromkeys(
+            ("text_column", "sample_by", "streaming", "validation_share"),
+            "on the built-in sample; name a --train_file",
+        )
+    unused["builtin_sample"] = f"beside --{next(iter(files))}_file"
+    if is_text:
+        return unused | {"text_column": "on txt files"}
+    return unused | {"sample_by": "on files other than txt"}
 
 
-def module_docstrings(library: Path) -> Iterator[str]:
-    """Yield the docstrings of each module, joined, each docstring once."""
-    seen = set()
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for file in sorted(library.rglob("*.py")):
-        parts = file.relative_to(library).parts
-        if SAMPLE_LEFT_OUT & set(parts) or parts[0].startswith("config-"):
-            continue
-        nodes = ast.walk(ast.parse(file.read_text("utf-8")))
-        found = [ast.get_docstring(node) for node in nodes if isinstance(node, documented)]
-        new = [text for text in dict.fromkeys(found) if text and text not in seen]
-        seen.update(new)
-        if new:
-            yield "\n\n".join(new)
+def unused_by_splits(files: Mapping[str, Sequence[str]], splits: Sequence[str]) -> dict[str, str]:
+    """Return the options that have no effect on the splits that are needed, and why."""
+    unused = {}
+    if "validation" not in splits:
+        unused = dict.fromkeys(("validation_file", "validation_share", "max_eval_samples"), "where all text is read")
+    elif "validation" in files:
+        unused["validation_share"] = "beside --validation_file"
+    if files and "train" not in files:
+        unused["max_train_samples"] = "without --train_file"
+    return unused
+
+
+def unused_by_streaming(streaming: bool) -> dict[str, str]:
+    """Return the option that has no effect with or without streaming, and why."""
+    if streaming:
+        return {"preprocessing_num_workers": "beside --streaming; --dataloader_num_workers reads in several processes"}
+    return {"shuffle_buffer_size": "without --streaming"}
+
+
+def read_files(
+    files: list[str], column: str | None, sample_by: str, streaming: bool = False, num_workers: int | None = None
+) -> Table:
+    """Read the documents of local files of one format; those that hold nothing are left out.
+
+    Args:
+        files: In UTF-8, compressed by gzip or not.
+        column: Which column of a table holds the text; None where there is only one.
+        sample_by: What is one document of a txt file.
+        streaming: Read the files while the documents are used. Otherwise they are read once, into the cache of
+            `datasets`.
+        num_workers: Processes that read several files.
+
+    Raises:
+        ValueError: If a file is damaged or holds no text.
+    """
+    file_format = common_format(files, TEXT_FORMATS)
+    if file_format != "txt":
+        column = find_text_column(files[0], column)
+    # size and time of change are part of the key of the cache
+    stamped = [(file, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in map(os.path.abspath, files)]
+    options = {"files": stamped, "column": column, "sample_by": sample_by}
+    if streaming:
+        return IterableDataset.from_generator(generate_rows, TEXT, gen_kwargs=options)
+    num_workers = min(num_workers or 1, len(files))
+    try:
+        return Dataset.from_generator(
+            generate_rows, TEXT, gen_kwargs=options, num_proc=num_workers if num_workers > 1 else None
+        )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, ValueError):
+            raise ValueError(str(error.__cause__)) from error
+        for _ in generate_rows(**options):  # raises what another process could not hand over
+            pass
+        raise
+
+
+def generate_rows(files: list[tuple[str, int, int]], column: str | None, sample_by: str) -> Iterator[dict[str, str]]:
+    """Yield a row for each document of files, which are named with their sizes and times."""
+    for file, _, _ in files:
+        left_out = 0
+        for text in read_documents(file, column, sample_by):
+            if text and text.strip():
+                yield {"text": text}
+            else:
+                left_out += 1
+        if left_out:
+            logger.info(f"{file}: {left_out} rows hold no text and are left out.")
+
+
+def read_documents(file: str, column: str | None, sample_by: str) -> Iterator[str | None]:
+    """Yield the documents of one file, as they are written.
+
+    Raises:
+        ValueError: If the file is damaged, or its column is missing or holds something else.
+    """
+    file_format = TEXT_FORMATS[suffix_of(file)]
+    if file_format == "txt":
+        yield from split_text(file, sample_by)
+    elif file_format == "json":
+        for place, row in read_json(file):
+            text = row.get(column)
+            if text is not None and (not isinstance(text, str) or isinstance(text, Number)):
+                raise ValueError(f"{place}: the column {column!r} holds no text: {str(text)[:40]}.")
+            yield text
+    elif file_format == "parquet":
+        with refuse_damaged_parquet(file):
+            stored = parquet.ParquetFile(file)
+            check_column(file, column, stored.schema_arrow.names)
+            for batch in stored.iter_batches(batch_size=LOOKED_AT, columns=[column]):
+                yield from batch.column(0).to_pylist()
+    else:
+        rows = read_csv(file, is_tab_separated=file_format == "tsv")
+        names = next(rows, [])
+        check_column(file, column, names)
+        position = names.index(column)
+        for fields in rows:
+            yield fields[position]
+
+
+def check_column(file: str, column: str, names: Sequence[str]) -> None:
+    """Check that a file has a column.
+
+    Raises:
+        ValueError: If it has not, or twice.
+    """
+    if list(names).count(column) != 1:
+        raise ValueError(f"{file} has no column {column!r}, or several of that name, among {', '.join(names)}.")
+
+
+def split_text(file: str, sample_by: str) -> Iterator[str]:
+    """Yield the lines of a text file, its paragraphs, which empty lines separate, or all of it."""
+    with open_text(file) as stream:
+        lines = (line.rstrip("\r\n") for line in stream)
+        if sample_by == "line":
+            yield from lines
+        elif sample_by == "document":
+            yield "\n".join(lines)
+        else:
+            paragraph: list[str] = []
+            for line in lines:
+                if line.strip():
+                    paragraph.append(line)
+                elif paragraph:
+                    yield "\n".join(paragraph)
+                    paragraph = []
+            if paragraph:
+                yield "\n".join(paragraph)
+
+
+def find_text_column(file: str, column: str | None) -> str:
+    """Return the column that is named, `text`, or the only one that holds strings.
+
+    Raises:
+        ValueError: If it is missing, or none is named and several hold strings.
+    """
+    file_format = TEXT_FORMATS[suffix_of(file)]
+    if file_format == "parquet":
+        with refuse_damaged_parquet(file):
+            schema = parquet.read_schema(file)
+        types = {name: schema.field(name).type for name in schema.names}
+        strings = [name for name, kind in types.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
+    elif file_format == "json":
+        rows = [row for _, row in islice(read_json(file), LOOKED_AT)]
+        found = [name for row in rows for name, value in row.items() if type(value) is str]
+        strings = list(dict.fromkeys(found))
+    else:
+        rows = islice(read_csv(file, is_tab_separated=file_format == "tsv"), LOOKED_AT + 1)
+        names, columns = next(rows, []), list(zip(*rows))
+        holds_words = [any(value.strip() and not is_number(value) for value in values) for values in columns]
+        strings = [name for name, has_words in zip(names, holds_words) if name and (has_words or name == column)]
+    return choose_column(column, strings)
+
+
+def choose_column(column: str | None, strings: Sequence[str]) -> str:
+    """Return the column that is named, `text`, or the only one that holds strings.
+
+    Raises:
+        ValueError: If it is missing, or none is named and several hold strings.
+    """
+    column = column or ("text" if "text" in strings else strings[0] if len(strings) == 1 else None)
+    if column not in strings:
+        raise ValueError(
+            f"No column {column or 'of text'!r} was found; name one with --text_column. Columns with strings: "
+            f"{', '.join(strings) or 'none'}."
+        )
+    return column
 
 
 def keep_text(table: Table, column: str | None) -> Table:
@@ -202,52 +395,79 @@ def keep_text(table: Table, column: str | None) -> Table:
     """
     features = table.features or table._resolve_features().features
     strings = [name for name, feature in features.items() if getattr(feature, "dtype", "").endswith("string")]
-    column = column or ("text" if "text" in strings else strings[0] if len(strings) == 1 else None)
-    if column not in strings:
-        raise ValueError(
-            f"No column {column or 'of text'!r} was found; name one with --text_column. Columns with strings: "
-            f"{', '.join(strings) or 'none'}."
-        )
+    column = choose_column(column, strings)
     table = table.select_columns([column])
     if column != "text":
         table = table.rename_column(column, "text")
-    kept = table.filter(lambda row: bool(row["text"] and row["text"].strip()))
+    kept = table.filter(lambda text: bool(text and text.strip()), input_columns=["text"])
     if isinstance(kept, Dataset) and len(kept) < len(table):
         logger.info(f"{len(table) - len(kept)} of {len(table)} rows hold no text and are left out.")
     return kept
 
 
-def hold_out(texts: Texts, arguments: TextArguments, seed: int) -> Texts:
-    """Name the splits `train` and `validation`, cutting the second from the first where it is missing.
+def choose_splits(tables: Mapping[str, Table], splits: Sequence[str], share: float | None, seed: int) -> Texts:
+    """Name the splits `train` and `validation`, cutting the second from the first where it is needed and missing.
+
+    Args:
+        tables: By their own names.
+        splits: Those that must be there.
+        share: Of the training documents to hold out; None is the default.
+        seed: Which ones.
 
     Raises:
-        ValueError: If there is nothing to train on, or too little to hold some out.
+        ValueError: If a split is missing, or there is too little to hold some out.
     """
-    if "train" not in texts:
-        raise ValueError(f"The data set has no `train` split; it has {', '.join(texts)}.")
-    train = texts["train"]
-    for split in ("validation", "test"):
-        if split in texts:
-            return type(texts)({"train": train, "validation": texts[split]})
-    if isinstance(train, IterableDataset):
-        rows = arguments.max_eval_samples or STREAMED_EVAL_ROWS
-        return IterableDatasetDict({"train": train.skip(rows), "validation": train.take(rows)})
-    rows = max(1, round(arguments.validation_share * len(train)))
-    if rows >= len(train):
+    held_out = next((tables[name] for name in ("validation", "test") if name in tables), None)
+    if "train" not in tables and ("train" in splits or held_out is None):
         raise ValueError(
-            f"The training text holds {len(train)} documents, too few to hold some out: give --validation_file, or "
+            f"There is no training text, only {', '.join(tables)}: give --train_file, or a data set with `train`."
+        )
+    texts = {} if held_out is None or "validation" not in splits else {"validation": held_out}
+    if "train" in tables:
+        texts["train"] = tables["train"]
+    if "validation" in texts and share is not None:
+        raise ValueError(
+            f"--validation_share is {share}, which has no effect, because the data set has held-out text."
+        )
+    if "validation" in splits and "validation" not in texts:
+        texts["train"], texts["validation"] = hold_out(tables["train"], share or DEFAULT_SHARE, seed)
+    return texts
+
+
+def hold_out(table: Table, share: float, seed: int) -> tuple[Table, Table]:
+    """Cut held-out documents from those to train on.
+
+    Of a stream, whose length is not known, the text of a document decides where it belongs, so that all processes and
+    passes agree, and equal documents stay together.
+
+    Raises:
+        ValueError: If a table is too short.
+    """
+    if isinstance(table, IterableDataset):
+        parts = (partial(belongs_to, seed=seed, share=share, held_out=held_out) for held_out in (False, True))
+        train, held_out = (table.filter(part, input_columns=["text"]) for part in parts)
+        return train, held_out
+    rows = max(1, round(share * len(table)))
+    if rows >= len(table):
+        raise ValueError(
+            f"The training text holds {len(table)} documents, too few to hold some out: give --validation_file, or "
             "split it finer with --sample_by."
         )
-    parts = train.train_test_split(test_size=rows, seed=seed)
-    return DatasetDict({"train": parts["train"], "validation": parts["test"]})
+    parts = table.train_test_split(test_size=rows, seed=seed)
+    return parts["train"], parts["test"]
 
 
-def limit_rows(texts: Texts, arguments: TextArguments) -> Texts:
-    """Keep at most the asked number of documents of each split."""
-    limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
-    return type(texts)(
-        {split: table if limits[split] is None else table.take(limits[split]) for split, table in texts.items()}
-    )
+def belongs_to(text: str, seed: int, share: float, held_out: bool) -> bool:
+    """Tell whether a document of a stream belongs to the held-out ones, or to the others."""
+    digest = zlib.crc32(text.encode("utf-8"), seed % 2**32)
+    return (digest < share * 2**32) == held_out
+
+
+def limit_rows(table: Table, most: int | None) -> Table:
+    """Keep at most so many documents."""
+    if most is None or (isinstance(table, Dataset) and most >= len(table)):
+        return table
+    return table.take(most)
 
 
 def in_memory(table: Table) -> Dataset:

@@ -1,24 +1,29 @@
-"""Text into examples, against counting by hand and the library's own masks."""
+"""Documents into blocks and lines, against a loop over all tokens."""
 
-import math
+from itertools import islice
 
 import pytest
-import torch
 from datasets import Dataset
+from torch.utils.data import DataLoader
 
 from linformer_hf.data.blocks import (
-    MaskingCollator,
+    DOCUMENTS,
+    ExampleStream,
     cut_lines,
-    mask_once,
+    iterate_blocks,
+    iterate_lines,
     pack_blocks,
-    train_tokenizer,
-    unigram_perplexity,
+    read_once,
 )
+from linformer_hf.data.masking import MaskingCollator
+from linformer_hf.data.texts import TextArguments, load_texts
+from linformer_hf.data.tokenizers import train_tokenizer
 
 
 SENTENCES = [
     f"The {animal} sees {number} boats on the river." for animal in ("cat", "dog", "owl") for number in range(9)
 ]
+MANY = [sentence for number in range(90) for sentence in SENTENCES] + ["", "x"]  # more than two thousand
 
 
 @pytest.fixture(scope="module")
@@ -26,124 +31,102 @@ def tokenizer():
     return train_tokenizer(SENTENCES, 300, 32)
 
 
-def test_a_tokenizer_has_robertas_special_tokens_and_gives_text_back(tokenizer):
-    ids = tokenizer("The cat sees <mask> boats.")["input_ids"]
-    assert [tokenizer.convert_tokens_to_ids(token) for token in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")] == [
-        *range(5)
+def expected_blocks(texts, tokenizer, num_tokens):
+    """Put all tokens behind each other, and cut."""
+    stream = []
+    for text in texts:
+        stream += [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    room = num_tokens - 2
+    return [[0, *stream[room * number : room * (number + 1)], 2] for number in range(len(stream) // room)]
+
+
+@pytest.mark.parametrize("num_tokens", [7, 33, 1024])
+def test_blocks_hold_the_whole_text_in_order_but_for_one_remainder(tokenizer, num_tokens):
+    expected = expected_blocks(MANY, tokenizer, num_tokens)
+    packed = pack_blocks(Dataset.from_dict({"text": MANY}), tokenizer, num_tokens)
+    assert len(MANY) > 2 * DOCUMENTS
+    assert list(packed["input_ids"]) == expected
+    assert [block["input_ids"] for block in iterate_blocks(MANY, tokenizer, num_tokens)] == expected
+
+
+def test_short_lines_fill_blocks_of_sixteen_thousand_tokens(tokenizer):
+    packed = pack_blocks(Dataset.from_dict({"text": MANY}), tokenizer, 16_384)
+    assert list(packed["input_ids"]) == expected_blocks(MANY, tokenizer, 16_384)
+    assert len(packed) > 0
+
+
+def test_blocks_do_not_depend_on_the_number_of_processes(tokenizer):
+    table = Dataset.from_dict({"text": MANY})
+    one, three = (pack_blocks(table, tokenizer, 64, num_workers=workers, keep_offsets=True) for workers in (None, 3))
+    assert one.to_list() == three.to_list()
+
+
+def test_blocks_follow_the_order_of_a_table_that_was_shuffled(tokenizer):
+    table = Dataset.from_dict({"text": MANY}).shuffle(seed=3)
+    assert list(pack_blocks(table, tokenizer, 64)["input_ids"]) == expected_blocks(table["text"], tokenizer, 64)
+
+
+def test_offsets_belong_to_the_tokens_beside_them(tokenizer):
+    table = Dataset.from_dict({"text": SENTENCES})
+    packed = pack_blocks(table, tokenizer, 32, keep_offsets=True)
+    assert packed.to_list() == [
+        {"input_ids": block["input_ids"], "offset_mapping": [list(pair) for pair in block["offset_mapping"]]}
+        for block in iterate_blocks(SENTENCES, tokenizer, 32, keep_offsets=True)
     ]
-    assert (ids[0], ids[-1], ids.count(tokenizer.mask_token_id)) == (0, 2, 1)
-    assert tokenizer.decode(tokenizer("Größe, naïve 😀")["input_ids"], skip_special_tokens=True) == "Größe, naïve 😀"
+    spans = tokenizer(SENTENCES[0], add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    assert packed[0]["offset_mapping"][: len(spans) + 1] == [[0, 0], *map(list, spans)]
 
 
-def test_the_mask_takes_the_blank_before_it(tokenizer):
-    with_blank = tokenizer("The cat <mask> boats")["input_ids"]
-    assert with_blank == tokenizer("The cat<mask> boats")["input_ids"]
-
-
-def test_a_vocabulary_without_room_for_the_bytes_is_refused():
-    with pytest.raises(ValueError, match="260.*261"):
-        train_tokenizer(SENTENCES, 260, 32)
-
-
-@pytest.mark.parametrize("num_tokens", [7, 32, 33])
-def test_blocks_hold_the_documents_in_order_and_exactly_n_tokens(tokenizer, num_tokens):
-    blocks = pack_blocks(tokenizer, num_tokens)({"text": SENTENCES})["input_ids"]
-    stream = [
-        token
-        for sentence in SENTENCES
-        for token in [*tokenizer(sentence, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    ]
-    assert len(blocks) == len(stream) // (num_tokens - 2)
-    assert all(len(block) == num_tokens and (block[0], block[-1]) == (0, 2) for block in blocks)
-    assert [token for block in blocks for token in block[1:-1]] == stream[: len(blocks) * (num_tokens - 2)]
-
-
-def test_text_shorter_than_a_block_gives_none(tokenizer):
-    assert pack_blocks(tokenizer, 512)({"text": SENTENCES[:2]})["input_ids"] == []
+def test_text_shorter_than_a_block_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="shorter than one block of 512 tokens"):
+        pack_blocks(Dataset.from_dict({"text": SENTENCES[:2]}), tokenizer, 512)
+    with pytest.raises(ValueError, match="shorter than one block of 512 tokens"):
+        pack_blocks(Dataset.from_dict({"text": SENTENCES[:2]}).to_iterable_dataset(), tokenizer, 512)
 
 
 def test_lines_are_cut_to_n_tokens(tokenizer):
-    lines = cut_lines(tokenizer, 8)({"text": SENTENCES})["input_ids"]
-    assert len(lines) == len(SENTENCES)
-    assert max(map(len, lines)) == 8
+    table = Dataset.from_dict({"text": SENTENCES})
+    lines = cut_lines(table, tokenizer, 8)
+    assert lines["input_ids"] == [tokenizer(text, truncation=True, max_length=8)["input_ids"] for text in SENTENCES]
+    assert lines.to_list() == list(iterate_lines(SENTENCES, tokenizer, 8))
+    assert lines.to_list() == list(read_once(cut_lines(table.to_iterable_dataset(), tokenizer, 8)))
 
 
-def test_masks_hide_fifteen_percent_of_which_eighty_become_the_mask_token(tokenizer):
-    texts = [f"The cat sees {number} boats on river {number * 7}." for number in range(900)]
-    blocks = pack_blocks(tokenizer, 32)({"text": texts})["input_ids"]
-    batch = MaskingCollator(tokenizer, 0.15, seed=0)([{"input_ids": block} for block in blocks])
-    ids, labels = batch["input_ids"], batch["labels"]
-    predicted = labels != -100
-    inner = len(blocks) * 30 - sum(block[1:-1].count(2) for block in blocks)  # special tokens are never masked
-    share = predicted.sum() / inner
-    masked = (ids[predicted] == tokenizer.mask_token_id).float().mean()
-    kept = (ids[predicted] == labels[predicted]).float().mean()
-    assert len(blocks) > 400
-    assert abs(share - 0.15) < 0.01
-    assert abs(masked - 0.8) < 0.03
-    assert abs(kept - 0.1) < 0.03
-    assert (ids[~predicted] == torch.tensor(blocks)[~predicted]).all()
+def test_a_stream_gives_the_blocks_of_the_table_pass_after_pass(tokenizer):
+    table = Dataset.from_dict({"text": MANY})
+    expected = pack_blocks(table, tokenizer, 64)
+    stream = pack_blocks(table.to_iterable_dataset(), tokenizer, 64, mark_passes=True)
+    assert isinstance(stream, ExampleStream)
+    blocks = list(islice(stream, 2 * len(expected)))
+    assert [block["input_ids"] for block in blocks] == 2 * list(expected["input_ids"])
+    assert [block["epoch"] for block in blocks] == [0] * len(expected) + [1] * len(expected)
+    assert list(read_once(stream)) == list(read_once(expected))
 
 
-def test_whole_words_are_masked_together(tokenizer):
-    packed = pack_blocks(tokenizer, 32, keep_offsets=True)({"text": SENTENCES * 9})
-    examples = [{"input_ids": ids, "offset_mapping": spans} for ids, spans in zip(*packed.values())]
-    batch = MaskingCollator(tokenizer, 0.3, whole_word_mask=True, seed=0)(examples)
-    predicted = batch["labels"] != -100
-    assert predicted.any()
-    assert (batch["input_ids"][predicted] == tokenizer.mask_token_id).all()
-    for row, example in enumerate(examples):
-        spans = example["offset_mapping"]
-        for left in range(1, 30):
-            real = (0, 0) not in (spans[left], spans[left + 1])
-            if real and spans[left][1] == spans[left + 1][0]:
-                assert predicted[row, left] == predicted[row, left + 1]
+@pytest.mark.parametrize("make", [pack_blocks, cut_lines])
+def test_the_second_pass_over_a_stream_has_other_masks(tokenizer, make):
+    stream = make(Dataset.from_dict({"text": SENTENCES}).to_iterable_dataset(), tokenizer, 16, mark_passes=True)
+    length = len(list(read_once(stream)))
+    first, second = list(islice(stream, length)), list(islice(stream, length, 2 * length))
+    collate = MaskingCollator(tokenizer, 0.3, seed=0)
+    assert [row["input_ids"] for row in first] == [row["input_ids"] for row in second]
+    assert not collate(first)["labels"].equal(collate(second)["labels"])
+    assert "epoch" not in collate(first)
 
 
-def test_a_mask_that_hides_nothing_is_left_out(tokenizer):
-    collate = MaskingCollator(tokenizer, 0.15, seed=0)
-    full, short = {"input_ids": [0, 9, 9, 2]}, {"input_ids": [0, 9, 2]}
-    assert "attention_mask" not in collate([full, full])
-    assert collate([full, short])["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+def test_a_shuffled_stream_has_another_order_in_each_pass_and_loses_nothing(tokenizer):
+    documents = Dataset.from_dict({"text": SENTENCES}).to_iterable_dataset().shuffle(seed=1, buffer_size=100)
+    stream = cut_lines(documents, tokenizer, 32)
+    passes = [[tuple(row["input_ids"]) for row in stream.read_pass(number)] for number in (0, 1, 1)]
+    assert passes[0] != passes[1] == passes[2]
+    assert sorted(passes[0]) == sorted(passes[1]) == sorted(map(tuple, tokenizer(SENTENCES)["input_ids"]))
 
 
-def test_labelled_examples_are_padded_and_not_masked_again(tokenizer):
-    batch = MaskingCollator(tokenizer, 1.0)(
-        [{"input_ids": [0, 9, 2], "labels": [-100, 7, -100]}, {"input_ids": [0, 2], "labels": [-100, -100]}]
-    )
-    assert batch["input_ids"].tolist() == [[0, 9, 2], [0, 2, 1]]
-    assert batch["labels"].tolist() == [[-100, 7, -100], [-100, -100, -100]]
-
-
-def test_held_out_masks_are_fixed_by_the_seed(tokenizer):
-    blocks = Dataset.from_dict(pack_blocks(tokenizer, 32)({"text": SENTENCES}))
-    one, same, other = (mask_once(blocks, tokenizer, 0.15, seed) for seed in (1, 1, 2))
-    assert one["labels"] == same["labels"] != other["labels"]
-
-
-def test_unigram_perplexity_is_counted_as_by_hand():
-    held_out = Dataset.from_dict({"input_ids": [[0, 0, 0]], "labels": [[-100, 3, 1]]})
-    # frequencies plus one: token 3 stands 2 + 1 times, token 1 once + 1, of 4 + 5 in all
-    by_hand = math.exp(-(math.log(3 / 9) + math.log(2 / 9)) / 2)
-    assert unigram_perplexity([[3, 3, 1], [2]], held_out, 5) == pytest.approx(by_hand)
-
-
-def test_masks_follow_from_example_epoch_and_seed_alone(tokenizer):
-    blocks = [{"input_ids": ids} for ids in pack_blocks(tokenizer, 32)({"text": SENTENCES})["input_ids"]]
-    collate = MaskingCollator(tokenizer, 0.3, seed=1)
-    together = collate(blocks)["labels"]
-    torch.rand(7)
-    alone = torch.cat([collate([block])["labels"] for block in reversed(blocks)]).flip(0)
-    assert torch.equal(alone, together)
-    collate.epoch.fill_(1)
-    assert not torch.equal(collate(blocks)["labels"], together)
-    assert not torch.equal(MaskingCollator(tokenizer, 0.3, seed=2)(blocks)["labels"], together)
-
-
-def test_hiding_all_asks_for_the_same_tokens_and_leaves_none_to_copy(tokenizer):
-    blocks = Dataset.from_dict(pack_blocks(tokenizer, 32)({"text": SENTENCES}))
-    masked, hidden = (mask_once(blocks, tokenizer, 0.3, 1, hide_all=hide_all) for hide_all in (False, True))
-    assert masked["labels"] == hidden["labels"]
-    for row in hidden:
-        asked = [word for word, label in zip(row["input_ids"], row["labels"]) if label != -100]
-        assert set(asked) <= {tokenizer.mask_token_id}
+def test_processes_that_load_a_stream_share_its_files(tokenizer, tmp_path):
+    for number in range(2):
+        (tmp_path / f"{number}.txt").write_text("\n".join(f"{number} {text}" for text in SENTENCES))
+    arguments = TextArguments(train_file=[str(tmp_path)], streaming=True, shuffle_buffer_size=1)
+    stream = cut_lines(load_texts(arguments, 0, splits=("train",))["train"], tokenizer, 32, mark_passes=True)
+    loader = DataLoader(stream, batch_size=None, num_workers=2)
+    rows = [tuple(row["input_ids"]) for row in islice(loader, 2 * len(SENTENCES))]
+    assert len(set(rows)) == 2 * len(SENTENCES)
