@@ -6,7 +6,7 @@ from ..common.lazy import export_lazily
 __getattr__, __dir__, __all__ = export_lazily(
     __name__,
     {
-        "page": ["ExplorerArguments", "build_page", "explore", "open_page"],
+        "page": ["ExplorerArguments", "build_page", "explore", "serve_page"],
         "space": ["write_space"],
     },
 )

@@ -1,80 +1,111 @@
-"""A folder that is ready to be a Space on the Hub: the explorer, this package, and a checkpoint."""
+"""A folder that is ready to be a Space on the Hub: the explorer, this package, and checkpoints."""
 
 import shutil
-from collections.abc import Collection
+import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from transformers.utils import logging
 
-from ..common.records import check_new_folder, whole_or_nothing
+from ..common.files import check_new_folder, whole_or_nothing
 from ..sharing.hub import files_to_push
+from .checkpoints import UNTRAINED
 
 
 logger = logging.get_logger(__name__)
 
-PACKAGES = ("gradio", "torch", "transformers", "safetensors", "datasets", "matplotlib", "jinja2")
-APP = """from linformer_hf.explorer.page import build_page, open_page
+# what the page imports; Gradio itself is pinned by the card
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "huggingface_hub",
+    "safetensors",
+    "datasets",
+    "gradio",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pillow",
+    "jinja2",
+    "pyyaml",
+)
+APP = """from linformer_hf.explorer.page import serve_page
 
 
-open_page(build_page({name!r}))
+serve_page({names!r})
 """
 CARD = """---
 title: Linformer explorer
 colorFrom: gray
 colorTo: green
 sdk: gradio
-sdk_version: {version}
+sdk_version: {gradio}
+python_version: "{python}"
 app_file: app.py
 license: apache-2.0
 ---
 
 # Linformer explorer
 
-See when attention is low in rank, what a Linformer saves, which tokens its slots read, and what it answers.
+When attention is of low rank, what a Linformer saves, which tokens its slots read, and what it predicts.
 
-It starts with {start}. Here or anywhere: `pip install -r requirements.txt`, then `python app.py`.
+Checkpoints: {names}. Here or anywhere: `pip install -r requirements.txt`, then `python app.py`.
 """
 
 
-def write_space(folder: str | Path, model_name: str | None = None) -> Path:
+def write_space(folder: str | Path, model_names: Sequence[str] = ()) -> Path:
     """Write a Space that starts anywhere: what it needs of this package lies in it.
 
     Args:
         folder: Where to write; it must be new, or empty.
-        model_name: The checkpoint that the page starts with: a folder, which is copied, or a repository of the Hub.
-            None is the small untrained model.
+        model_names: The checkpoints that the page lists, the first one shown at the start: folders, which are copied,
+            or repositories of the Hub. None is the small untrained model.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: If the folder holds something, or the checkpoint's is not whole.
+        ValueError: If the folder holds something, a checkpoint's is not whole, or two have one name.
     """
     folder = check_new_folder(folder)
-    is_local = model_name is not None and Path(model_name).is_dir()
-    files = files_to_push(model_name) if is_local else {}
+    names = list(model_names) or [UNTRAINED]
+    copies = {name: f"models/{Path(name).resolve().name}" for name in names if Path(name).is_dir()}
+    if len(set(copies.values())) < len(copies):
+        raise ValueError(f"Two of the folders {', '.join(copies)} have one name; rename one.")
+    files = {name: list(files_to_push(name)) for name in copies}
     with whole_or_nothing(folder):
-        write_files(folder, model_name, files)
-    logger.info(f"The Space lies in {folder}; try it there with `python app.py`.")
+        copy_package(folder)
+        for name, copy in copies.items():
+            copy_files(Path(name), folder / copy, files[name])
+        write_texts(folder, [copies.get(name, name) for name in names])
+    logger.info(f"The Space is in {folder}; try it there with `python app.py`.")
     return folder
 
 
-def write_files(folder: Path, model_name: str | None, files: Collection[str]) -> None:
-    """Write the package, the files of a checkpoint, and what starts the page with it."""
+def copy_package(folder: Path) -> None:
+    """Copy this package, with its data files."""
     package = Path(__file__).parents[1]
-    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+
+
+def copy_files(source: Path, target: Path, files: Sequence[str]) -> None:
+    """Copy files of a folder, which may lie in folders of it."""
     for file in files:
-        (folder / "model").mkdir(exist_ok=True)
-        shutil.copyfile(Path(model_name, file), folder / "model" / file)
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / file, target / file)
+
+
+def write_texts(folder: Path, names: Sequence[str]) -> None:
+    """Write what starts the page with checkpoints of these names, what it needs, and its card."""
     versions = {name: version(name).partition("+")[0] for name in PACKAGES}  # without where a wheel came from
-    is_local = bool(files)
-    named = Path(model_name).name if is_local else model_name
-    start = "a small untrained model" if named is None else f"the checkpoint `{named}`"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    listed = ", ".join("a small untrained model" if name == UNTRAINED else f"`{name}`" for name in names)
     texts = {
         "requirements.txt": "".join(f"{name}=={number}\n" for name, number in versions.items()),
-        "app.py": APP.format(name="model" if is_local else model_name),
-        "README.md": CARD.format(version=versions["gradio"], start=start),
+        "app.py": APP.format(names=list(names)),
+        "README.md": CARD.format(gradio=versions["gradio"], python=python, names=listed),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
