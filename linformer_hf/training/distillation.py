@@ -23,6 +23,7 @@ from ..conversion.embeddings import MEAN_EMBEDDING, read_embedding, read_modules
 from ..conversion.windows import attention_modules
 from ..data.masking import MaskingCollator, mask_once
 from ..data.texts import TextArguments, Texts, load_texts
+from ..data.tokenizers import load_tokenizer
 from .distillation_trainer import (
     MEASURED_LENGTHS,
     MEASURES,
@@ -43,7 +44,6 @@ from .run import (
     finish_run,
     first_evaluation,
     fit_tokenizer,
-    load_tokenizer,
     start_run,
     train_model,
 )

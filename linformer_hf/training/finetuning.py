@@ -18,7 +18,8 @@ from ..common.loading import LoadingArguments, check_length, declare_loss_scalin
 from ..data.glue import HUB_NAME, get_task
 from ..data.labels import SINGLE_LABEL, Labels, encode_tables, labels_of
 from ..data.tables import TableArguments, load_tables, share_rows
-from .metrics import LOWER_IS_BETTER, Grader
+from ..data.tokenizers import load_tokenizer
+from .metrics import LOWER_IS_BETTER, TaskMetrics
 from .optimizers import choose_optimizer
 from .options import check_best_metric, early_stopping, refuse_unused
 from .predictions import measure, predict, report
@@ -29,7 +30,6 @@ from .run import (
     finish_run,
     fit_tokenizer,
     hub_model,
-    load_tokenizer,
     start_run,
     train_model,
 )
@@ -102,8 +102,8 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         }
         tables = share_rows(tables, layout, purposes, training.seed, arguments.validation_share, most)
         report_rows(tables, labels, layout)
-        grader = Grader(labels, task)
-        check_best_metric(training, grader.names, LOWER_IS_BETTER)
+        metrics = TaskMetrics(labels, task)
+        check_best_metric(training, metrics.names, LOWER_IS_BETTER)
         check_smoothing(training.label_smoothing_factor, labels)
         check_same_labels(run.checkpoint or run.trained_folder, labels)
         measured = [split for split in layout.splits["validation"] if split in tables]
@@ -111,9 +111,9 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         if measured:
             # before the training, so that texts without words do not end it when it is done
             first = tables[measured[0]]
-            numbers |= grader.constant(tables.get("train", first), first)
+            numbers |= metrics.constant(tables.get("train", first), first)
             if arguments.tfidf_baseline:
-                numbers |= grader.tfidf(tables["train"], first, layout.texts)
+                numbers |= metrics.tfidf(tables["train"], first, layout.texts)
 
         config = with_labels(config, labels, arguments.classifier_pooling)
         model = load_model(model_name, config, arguments.loading(), for_training=training.do_train)
@@ -131,18 +131,18 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         eval_dataset=examples[measured[0]] if measured else None,
         processing_class=tokenizer,
         data_collator=make_collator(tokenizer, num_tokens, model_length(model)),
-        compute_metrics=grader,
-        preprocess_logits_for_metrics=grader.reduce,
+        compute_metrics=metrics,
+        preprocess_logits_for_metrics=metrics.reduce,
         callbacks=callbacks,
         optimizer_cls_and_kwargs=optimizer,
     )
     if training.do_train:
         numbers |= train_model(trainer, run)
-    numbers |= measure(trainer, {split: examples[split] for split in measured}, grader)
+    numbers |= measure(trainer, {split: examples[split] for split in measured}, metrics)
     for split in (split for split in layout.splits["test"] if split in examples):
-        numbers |= predict(trainer, examples[split], grader, split)
+        numbers |= predict(trainer, examples[split], metrics, split)
 
-    for line in report(numbers, grader):
+    for line in report(numbers, metrics):
         logger.info(line)
     hub_name = arguments.dataset_name or (HUB_NAME if arguments.task_name and not arguments.train_file else None)
     about = {
@@ -150,7 +150,7 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         **({"dataset": f"GLUE, {arguments.task_name}"} if arguments.task_name else {}),
         "pipeline_tag": "text-classification",
         "base_model": hub_model(arguments.model_name_or_path),
-        "metrics": grader.names,
+        "metrics": metrics.names,
     }
     finish_run(
         trainer, run, numbers, arguments, about, model, how_to_predict(training.output_dir, arguments.task_name)

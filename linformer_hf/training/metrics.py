@@ -17,13 +17,13 @@ try:
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.pipeline import make_pipeline
 except ImportError as error:
-    raise ImportError("Grading needs datasets and scikit-learn: pip install linformer_hf[train]") from error
+    raise ImportError("Metrics need datasets and scikit-learn: pip install linformer_hf[train]") from error
 
 
 LOWER_IS_BETTER = ("mean_squared_error",)
 
 
-class Grader:
+class TaskMetrics:
     """What turns logits into answers, batch by batch, and answers into metrics.
 
     Args:
@@ -82,6 +82,9 @@ class Grader:
             seen: Rows to fit it on, with texts and `labels`.
             measured: Rows to measure it on.
             columns: The columns of the text, or of the two texts of a pair, which are joined.
+
+        Raises:
+            ValueError: If the texts to fit it on hold no words.
         """
         texts = [[" ".join(row[name] or "" for name in columns) for row in table] for table in (seen, measured)]
         if self.labels.problem_type == REGRESSION:
@@ -92,7 +95,15 @@ class Grader:
             last = OneVsRestClassifier(last) if self.labels.problem_type == MULTI_LABEL else last
         model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), last)
         references = np.array(list(measured["labels"]))
-        answers = model.fit(texts[0], np.array(list(seen["labels"]))).predict(texts[1]).reshape(references.shape)
+        try:
+            model.fit(texts[0], np.array(list(seen["labels"])))
+        except ValueError as error:
+            if "empty vocabulary" not in str(error):
+                raise
+            raise ValueError(
+                "--tfidf_baseline finds no word of two letters or more in the rows to train on; leave it out."
+            ) from error
+        answers = model.predict(texts[1]).reshape(references.shape)
         numbers = self.compare(self.metrics, answers, references)
         return {f"tfidf_{name}": value for name, value in numbers.items()}
 

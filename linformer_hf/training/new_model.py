@@ -1,4 +1,4 @@
-"""A new model for pretraining, described by options and started from nothing."""
+"""A new model for pretraining: its configuration, and the initialization that a dense twin shares with it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,13 @@ from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from ..common.loading import model_length
 from ..configuration_linformer import LinformerConfig
+from ..modeling_linformer import mimetic_query_key, sinusoidal_positions
 from .options import refuse_unused
 
 
@@ -95,7 +97,32 @@ def check_overrides(config_overrides: str | None, options: Mapping[str, Any]) ->
             )
     for name in TOKENIZERS_OWN:
         if name in values:
-            raise ValueError(
-                f"--config_overrides says {name}={values[name]}, which the tokenizer says; leave it out."
-            )
+            raise ValueError(f"--config_overrides says {name}={values[name]}, which the tokenizer says; leave it out.")
     return set(values)
+
+
+@torch.no_grad()
+def initialize_like_linformer(model: PreTrainedModel) -> None:
+    """Start the position table and the query and key maps of a new dense model as a new Linformer's, to compare both.
+
+    Args:
+        model: A BERT, RoBERTa or another one with `query` and `key` in each attention.
+
+    Raises:
+        ValueError: If its attentions have other names, or it has no table of positions.
+    """
+    config = model.config
+    attentions = [
+        module for module in model.base_model.modules() if hasattr(module, "query") and hasattr(module, "key")
+    ]
+    table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    if not attentions or table is None:
+        raise ValueError(
+            f"--linformer_init does not support --model_type {config.model_type}: it knows models built like BERT."
+        )
+    positions = sinusoidal_positions(model_length(model), config.hidden_size, config.initializer_range)
+    table.weight[-len(positions) :] = positions  # RoBERTa's table has rows before the first position
+    for attention in attentions:
+        query, key = mimetic_query_key(config.num_attention_heads, config.hidden_size)
+        attention.query.weight.copy_(query)
+        attention.key.weight.copy_(key)

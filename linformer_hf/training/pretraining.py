@@ -16,10 +16,13 @@ from transformers import (
 from transformers.utils import logging
 
 from ..common.loading import LoadingArguments, check_length, declare_loss_scaling
-from ..data.blocks import MaskingCollator, mask_once, train_tokenizer, unigram_perplexity
+from ..configuration_linformer import LinformerConfig
+from ..data.blocks import read_once
+from ..data.masking import MaskingCollator, mask_once, unigram_perplexity
 from ..data.texts import TextArguments, Texts, load_texts
+from ..data.tokenizers import load_tokenizer, train_tokenizer
 from .documents import make_examples, num_rows
-from .new_model import LENGTH, new_config
+from .new_model import LENGTH, initialize_like_linformer, new_config
 from .optimizers import choose_optimizer
 from .options import check_best_metric, check_share, early_stopping, refuse_unused
 from .pretraining_trainer import PretrainingTrainer
@@ -31,7 +34,6 @@ from .run import (
     first_evaluation,
     fit_tokenizer,
     hub_model,
-    load_tokenizer,
     start_run,
     train_model,
 )
@@ -86,6 +88,12 @@ class PretrainingArguments(TextArguments, LoadingArguments, RunArguments):
     projection_type: str | None = field(
         default=None, metadata={"help": "linear, mean_pool, max_pool or conv; of a new model. By default linear."}
     )
+    linformer_init: bool = field(
+        default=False,
+        metadata={
+            "help": "Start positions, query and key maps of a new dense model as a Linformer's, to compare the two."
+        },
+    )
     tokenizer_name: str | None = field(
         default=None, metadata={"help": "A tokenizer to take. By default the model's, or one trained on the text."}
     )
@@ -131,7 +139,7 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
     model_name = run.trained_folder or arguments.model_name_or_path
 
     with training.main_process_first(desc="preparing the text"):
-        texts = load_texts(arguments, training.seed)
+        texts = load_texts(arguments, training.seed, ("train", "validation") if training.do_train else ("validation",))
         tokenizer_name = run.checkpoint or run.trained_folder or arguments.tokenizer_name or model_name
         if tokenizer_name is None:
             tokenizer = learn_tokenizer(texts, arguments.vocab_size or VOCABULARY, arguments.max_seq_length or LENGTH)
@@ -146,14 +154,19 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
                 {"projection_sharing": arguments.projection_sharing, "projection_type": arguments.projection_type},
                 arguments.config_overrides,
             )
-            model = start_model(config)
+            model = start_model(config, arguments.linformer_init)
         else:
             model = load_model(model_name, arguments.loading(), for_training=training.do_train)
         fit_tokenizer(tokenizer, model, model_name or "the new model")
         num_tokens = check_length(arguments.max_seq_length, model)
         check_short_length(arguments.short_seq_length, num_tokens)
         train, held_out = make_examples(
-            texts, tokenizer, num_tokens, arguments.line_by_line, keep_offsets=arguments.whole_word_mask
+            texts,
+            tokenizer,
+            num_tokens,
+            arguments.line_by_line,
+            arguments.whole_word_mask,
+            arguments.preprocessing_num_workers,
         )
         # masked as in training, where a tenth of the tokens to predict stands there to be copied, and all hidden
         masked, hidden = (
@@ -180,8 +193,12 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
         short_share=SHORT_SHARE if arguments.short_share is None else arguments.short_share,
     )
 
-    frequencies = (row["input_ids"] for row in islice(train, UNIGRAM_ROWS))
-    numbers = {"unigram_perplexity": unigram_perplexity(frequencies, hidden, len(tokenizer))}
+    numbers = {}
+    if train is not None:
+        frequencies = (row["input_ids"] for row in islice(read_once(train), UNIGRAM_ROWS))
+        numbers["unigram_perplexity"] = unigram_perplexity(
+            frequencies, hidden, len(tokenizer), tokenizer.all_special_ids
+        )
     if training.do_train:
         numbers |= train_model(trainer, run, loss_unit=", nats a token")
         if before := first_evaluation(trainer.state):
@@ -208,7 +225,10 @@ def check_arguments(arguments: PretrainingArguments, training: TrainingArguments
     """
     of_new_models = {
         name: getattr(arguments, name)
-        for name in ("model_type", "config_overrides", "projected_length", "projection_sharing", "projection_type")
+        for name in (
+            *("model_type", "config_overrides", "linformer_init"),
+            *("projected_length", "projection_sharing", "projection_type"),
+        )
     }
     of_training = {
         name: getattr(arguments, name)
@@ -219,6 +239,8 @@ def check_arguments(arguments: PretrainingArguments, training: TrainingArguments
         refuse_unused({**of_new_models, "vocab_size": arguments.vocab_size}, reason)
     elif not training.do_train:
         raise ValueError("There is nothing to evaluate: name a --model_name_or_path, or give --do_train.")
+    if arguments.model_type in (None, LinformerConfig.model_type):
+        refuse_unused({"linformer_init": arguments.linformer_init}, "with --model_type linformer, which starts so")
     if arguments.tokenizer_name:
         refuse_unused({"vocab_size": arguments.vocab_size}, "with --tokenizer_name")
     if not training.do_train:
@@ -230,6 +252,8 @@ def check_arguments(arguments: PretrainingArguments, training: TrainingArguments
         refuse_unused({"short_seq_length": arguments.short_seq_length}, reason)
     check_share("short_share", arguments.short_share)
     check_share("mlm_probability", arguments.mlm_probability)
+    if arguments.mlm_probability == 0:
+        raise ValueError("--mlm_probability is 0.0, so there is no word to predict; it must be more than 0.")
 
 
 def check_short_length(short_seq_length: int | None, num_tokens: int) -> None:
@@ -249,9 +273,15 @@ def learn_tokenizer(texts: Texts, vocab_size: int, max_length: int) -> PreTraine
     return train_tokenizer((row["text"] for row in rows), vocab_size, max_length)
 
 
-def start_model(config: PreTrainedConfig) -> PreTrainedModel:
-    """Start a new model from nothing."""
+def start_model(config: PreTrainedConfig, linformer_init: bool) -> PreTrainedModel:
+    """Start a new model from nothing, a dense one as its family does or as a Linformer.
+
+    Raises:
+        ValueError: If a family cannot start as a Linformer.
+    """
     model = AutoModelForMaskedLM.from_config(config)
+    if linformer_init:
+        initialize_like_linformer(model)
     declare_loss_scaling(model)
     logger.info(
         f"Starting a {config.model_type} of {model.num_parameters() / 1e6:.1f} million parameters from nothing."
@@ -273,10 +303,12 @@ def measure_perplexity(trainer: Trainer, held_out: Dataset) -> float:
 
 
 def report(numbers: dict[str, float]) -> str:
-    """Say in two sentences what was learned."""
+    """Say in two sentences what was learned; what was not measured in this call is left out."""
     before = f", {numbers['initial_perplexity']:.1f} before training" if "initial_perplexity" in numbers else ""
+    guess = ""
+    if "unigram_perplexity" in numbers:
+        guess = f", and {numbers['unigram_perplexity']:.1f} by guessing from frequencies"
     return (
         f"Perplexity of held-out text, masked as in training: {numbers['perplexity']:.1f}{before}. Where all words to "
-        f"predict are hidden: {numbers['hidden_perplexity']:.1f}, and {numbers['unigram_perplexity']:.1f} by guessing "
-        "from frequencies."
+        f"predict are hidden: {numbers['hidden_perplexity']:.1f}{guess}."
     )

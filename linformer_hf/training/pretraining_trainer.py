@@ -14,7 +14,7 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalLoopOutput
 
-from ..data.blocks import MaskingCollator
+from ..data.masking import MaskingCollator
 from .progress import ProgressLines
 from .sparse_head import labelled_tokens_only
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers import (
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
@@ -20,6 +19,7 @@ from transformers.utils import logging
 from ..common.figures import plot_curves
 from ..common.loading import check_tokenizer, model_length
 from ..common.records import FILE_NAME, Stopwatch, model_facts, write_results
+from ..common.secrets import set_tokens_aside
 from ..sharing.hub import write_card
 from .optimizers import OptimizerArguments
 from .progress import loss_curves
@@ -74,6 +74,7 @@ def start_run(training: TrainingArguments, purposes: Sequence[str] = ("do_train"
     if not any(getattr(training, purpose) for purpose in purposes):
         *others, last = [f"--{purpose}" for purpose in purposes]
         raise ValueError(f"Nothing is asked for: give {', '.join(others)}, {last} or several of them.")
+    set_tokens_aside([training])  # the Trainer pickles its arguments beside the model
     check_processes(training)
     trained_folder = finished_run(training) if training.do_train else None
     checkpoint = None if trained_folder else find_checkpoint(training)
@@ -97,28 +98,6 @@ def check_processes(training: TrainingArguments) -> None:
         raise ValueError(
             f"--fsdp shards a model over several GPUs; on {where} the Trainer would leave it whole. Leave --fsdp out."
         )
-
-
-def load_tokenizer(name: str, loading: Mapping[str, Any], needs: Sequence[str] = ()) -> PreTrainedTokenizerBase:
-    """Load a tokenizer.
-
-    Args:
-        name: On the Hub or in a folder.
-        loading: What `from_pretrained` is to be told.
-        needs: Special tokens that it must have, as in `("mask",)`.
-
-    Raises:
-        ValueError: If it lacks one of them.
-    """
-    tokenizer = AutoTokenizer.from_pretrained(name, **loading)
-    uses = {"mask": "mask words", "pad": "make batches of texts of different lengths"}
-    for token in needs:
-        if getattr(tokenizer, f"{token}_token") is None:
-            raise ValueError(
-                f"The tokenizer of {name} has no {token} token, so it cannot {uses[token]}; name another one with "
-                "--tokenizer_name."
-            )
-    return tokenizer
 
 
 def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Several runs side by side: a table of their numbers, and the curves of their held-out losses in one picture."""
+"""Several runs side by side: a table of their numbers, and pictures of their held-out losses."""
 
 import math
 import re
@@ -12,6 +12,7 @@ from transformers import TrainerState
 from transformers.utils import logging
 
 from ..common.figures import plot_curves
+from ..common.markdown import markdown_table
 from ..common.records import FILE_NAME, read_results, write_results
 from .progress import HELD_OUT, loss_curves
 
@@ -21,30 +22,33 @@ logger = logging.get_logger(__name__)
 TEXT = "README.md"
 SEED = re.compile(r"-\d+$")
 OF_A_SEED = ("seed", "data_seed", "run_name")
+TITLES = {"train_runtime": "training, seconds", "seconds": "whole call, seconds"}
 
 
 @dataclass
 class RunTableArguments:
-    """Which runs are set side by side, and by which numbers."""
+    """Which runs are compared, and by which numbers."""
 
     runs: list[str] = field(metadata={"help": "Folders of runs, each with its results.json."})
     numbers: list[str] = field(
-        metadata={"help": "Names of numbers in their records, as in `hidden_perplexity tokens_per_second`."}
+        metadata={"help": "Names of numbers in their records, as in `hidden_perplexity train_runtime`."}
     )
     output_dir: str = field(metadata={"help": "A folder for the table, the picture and the record."})
-    title: str = field(default="Runs", metadata={"help": "Heading of the table."})
-    note: str = field(default="", metadata={"help": "What a reader must know of the runs, below the heading."})
+    title: str = field(default="Runs", metadata={"help": "Title of the page."})
+    note: str = field(default="", metadata={"help": "What a reader must know of the runs; stands below the title."})
     over_seeds: bool = field(
         default=False,
         metadata={
-            "help": "Make one row of runs that repeat each other with another seed, and whose names differ in a last "
-            "number alone, as linear-1 and linear-2: the mean, and the standard deviation of a run."
+            "help": "Average runs that differ in their seed alone. Their folders have one name and end in different "
+            "numbers, as in linear-1 and linear-2; the row `linear` then shows the mean and the standard deviation."
         },
     )
 
 
 def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
-    """Write a table of several runs, with the command of each, and a picture of the losses that they logged.
+    """Write a table of several runs, with the command of each, and pictures of the losses that they logged.
+
+    Losses are drawn against steps and, where no run was resumed, against seconds since the training started.
 
     Args:
         arguments: Which runs, which numbers, and where to write.
@@ -67,11 +71,17 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
     if held and not (FILE_NAME in held and "runs" in read_results(folder)["about"]):
         raise ValueError(f"{folder} holds {min(held)}, and no table of runs; name a new --output_dir.")
     folder.mkdir(parents=True, exist_ok=True)
-    curves = held_out_curves(arguments.runs)
-    if curves:
-        plot_curves(curves, folder / "curves", "Step", "Held-out loss, nats a token")
+    states = read_states(arguments.runs)
+    pictures = []
+    for name, curves, x_label in (
+        ("curves", held_out_curves(states), "Step"),
+        ("curves_by_seconds", curves_by_seconds(states), "Seconds since the training started"),
+    ):
+        if curves:
+            plot_curves(curves, folder / name, x_label, "Held-out loss, nats a token")
+            pictures.append(f"![Held-out losses]({name}.png)")
     table = write_table(found)
-    pages = [f"# {arguments.title}", arguments.note, table, "![Held-out losses](curves.png)" if curves else ""]
+    pages = [f"# {arguments.title}", arguments.note, table, *pictures]
     pages += ["Each run, from the root of the repository:", commands(records)]
     (folder / TEXT).write_text("\n\n".join(page for page in pages if page) + "\n", encoding="utf-8")
     numbers = {}
@@ -123,26 +133,49 @@ def setting(record: Mapping[str, Any]) -> dict[str, str]:
     return {name: SEED.sub("", value) if isinstance(value, str) else repr(value) for name, value in given.items()}
 
 
-def held_out_curves(runs: list[str]) -> dict[str, list[tuple[float, float]]]:
-    """Read the held-out losses that runs logged while they trained, by the names of their folders.
+def read_states(runs: list[str]) -> dict[str, TrainerState]:
+    """Read the Trainer's states of those runs that have one, by the names of their folders."""
+    files = {Path(run).name: Path(run, "trainer_state.json") for run in runs}
+    return {name: TrainerState.load_from_json(file) for name, file in files.items() if file.is_file()}
+
+
+def held_out_curves(states: Mapping[str, TrainerState]) -> dict[str, list[tuple[float, float]]]:
+    """Return the held-out losses that runs logged while they trained, as points (step, loss).
 
     The loss before the first step is left out: it would flatten all that follows.
     """
+    logged = {name: loss_curves(state).get(HELD_OUT, []) for name, state in states.items()}
+    points = {name: [(step, loss) for step, loss in curve if step > 0] for name, curve in logged.items()}
+    return {name: curve for name, curve in points.items() if curve}
+
+
+def curves_by_seconds(states: Mapping[str, TrainerState]) -> dict[str, list[tuple[float, float]]]:
+    """Return the same losses as points (seconds, loss); none where a run lacks the seconds or counted them anew.
+
+    An evaluation takes the seconds of the last line that the training logged before it or at its step.
+    """
     curves = {}
-    for run in map(Path, runs):
-        if (run / "trainer_state.json").is_file():
-            logged = loss_curves(TrainerState.load_from_json(run / "trainer_state.json"))
-            points = [(step, loss) for step, loss in logged.get(HELD_OUT, []) if step > 0]
-            curves |= {run.name: points} if points else {}
+    for name, curve in held_out_curves(states).items():
+        logged = [
+            (entry["step"], entry["train_runtime"]) for entry in states[name].log_history if "train_runtime" in entry
+        ]
+        seconds = [second for _, second in logged]
+        if seconds != sorted(seconds):
+            return {}
+        for step, loss in curve:
+            before = [second for logged_step, second in logged if logged_step <= step]
+            if before:
+                curves.setdefault(name, []).append((before[-1], loss))
     return curves
 
 
 def write_table(found: Mapping[str, Mapping[str, list[float | None]]]) -> str:
     """Write numbers as a table in Markdown: in each row a run, or those that repeat each other."""
     columns = list(next(iter(found.values())))
-    rows = [["run", *(column.replace("_", " ") for column in columns)], ["---"] * (1 + len(columns))]
-    rows += [[name, *(spread(row[column]) for column in columns)] for name, row in found.items()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    header = ["run", *(TITLES.get(column, column.replace("_", " ")) for column in columns)]
+    return markdown_table(
+        header, ([name, *(spread(row[column]) for column in columns)] for name, row in found.items())
+    )
 
 
 def known(values: list[float | None]) -> list[float]:

@@ -1,11 +1,7 @@
 """A fine-tuning run from labelled rows to a saved model and its answers, as a user starts it."""
 
-import csv
 import json
 import logging
-import random
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,122 +9,33 @@ import pytest
 import torch
 from conftest import assert_same_tensors, tiny_config
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from finetuning_tasks import answers, arguments, make_models, opinions, pairs, ratings, sentence, tags, training, write
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    RobertaConfig,
-    RobertaForMaskedLM,
     Trainer,
     TrainerCallback,
-    TrainingArguments,
     pipeline,
 )
 
-from linformer_hf import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification
+from linformer_hf import LinformerForMaskedLM, LinformerForSequenceClassification
 from linformer_hf.data import tables
-from linformer_hf.data.blocks import train_tokenizer
-from linformer_hf.data.glue import TASKS, score
-from linformer_hf.data.labels import MULTI_LABEL, REGRESSION, SINGLE_LABEL, Labels
+from linformer_hf.data.glue import TASKS
+from linformer_hf.data.labels import MULTI_LABEL, REGRESSION
 from linformer_hf.training import finetuning
-from linformer_hf.training.finetuning import FinetuningArguments, finetune
-from linformer_hf.training.metrics import Grader
-from linformer_hf.training.resuming import is_whole
+from linformer_hf.training.finetuning import finetune
 
 
 ROOT = Path(__file__).parents[2]
 REAL = ROOT.parent / "shared" / "data" / "glue"
 
-NOISE = ["film", "plot", "cast", "scene", "music", "light"]
-VOCABULARY = [*NOISE, "good", "bad", "loud", "dark", "yes", "no", "the", "of", "is", "a", "Bonn", "Rome"]
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "initializer_range": 0.1,
-}
-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A Linformer and a RoBERTa, tiny and random, with one tokenizer; both read 32 tokens."""
-    folder = tmp_path_factory.mktemp("models")
-    tokenizer = train_tokenizer([" ".join(VOCABULARY)] * 3, vocab_size=330, max_length=32)
-    torch.manual_seed(0)
-    sizes = {"vocab_size": len(tokenizer), **SIZES}
-    linformer = LinformerForMaskedLM(LinformerConfig(max_position_embeddings=32, projected_length=8, **sizes))
-    roberta = RobertaForMaskedLM(RobertaConfig(max_position_embeddings=34, type_vocab_size=1, **sizes))
-    for name, model in (("linformer", linformer), ("roberta", roberta)):
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    return folder
-
-
-def sentence(*words, seed):
-    """Strew words into noise of up to six words."""
-    drawn = random.Random(seed)
-    found = [*words, *(drawn.choice(NOISE) for _ in range(drawn.randint(2, 6)))]
-    drawn.shuffle(found)
-    return " ".join(found)
-
-
-def opinions(rows=120):
-    """A table whose label follows from a single word; three of four rows are good ones."""
-    labels = ["bad" if row % 4 == 0 else "good" for row in range(rows)]
-    return [
-        {"text": sentence(label, seed=row), "label": {"good": "praise", "bad": "blame"}[label]}
-        for row, label in enumerate(labels)
-    ]
-
-
-def write(file, rows):
-    """Write rows as the name of the file asks."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if file.suffix == ".jsonl":
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    elif file.suffix == ".json":
-        file.write_text(json.dumps(rows), encoding="utf-8")
-    elif file.suffix == ".parquet":
-        Dataset.from_list(rows).to_parquet(file)
-    else:
-        with open(file, "w", encoding="utf-8", newline="") as out:
-            writer = csv.DictWriter(out, list(rows[0]), delimiter="\t" if file.suffix == ".tsv" else ",")
-            writer.writeheader()
-            writer.writerows(rows)
-    return str(file)
-
-
-def arguments(models, model="linformer", **changes):
-    return FinetuningArguments(**{"model_name_or_path": str(models / model), **changes})
-
-
-def training(folder, **changes):
-    defaults = {
-        "output_dir": str(folder),
-        "do_train": True,
-        "do_eval": True,
-        "max_steps": 1,
-        "learning_rate": 3e-3,
-        "per_device_train_batch_size": 16,
-        "per_device_eval_batch_size": 16,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    return TrainingArguments(**{**defaults, **changes})
-
-
-def answers(file):
-    """Read what a run has answered."""
-    lines = Path(file).read_text("utf-8").splitlines()
-    assert lines[0] == "index\tprediction"
-    numbers, found = zip(*(line.split("\t") for line in lines[1:]))
-    assert numbers == tuple(map(str, range(len(found))))
-    return list(found)
+    """The folder of a Linformer and a RoBERTa with one tokenizer."""
+    return make_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -207,28 +114,6 @@ def test_without_rows_to_measure_on_a_share_is_held_out(models, tmp_path):
     assert len(set(seen["train"]["labels"])) == 2
 
 
-def pairs(rows=120):
-    """The label follows from the second text."""
-    return [
-        {
-            "question": sentence(seed=row),
-            "answer": sentence("yes" if row % 3 else "no", seed=-row),
-            "verdict": bool(row % 3),
-        }
-        for row in range(rows)
-    ]
-
-
-def ratings(rows=120):
-    """The number to predict is how many words are good."""
-    return [{"text": " ".join(["good"] * (row % 5) + ["film"] * 3), "label": row % 5 / 2} for row in range(rows)]
-
-
-def tags(rows=120):
-    """Two words, and what they say, are there or not, independently."""
-    return [[word for bit, word in enumerate(("loud", "dark")) if row >> bit & 1] for row in range(rows)]
-
-
 @pytest.mark.parametrize("model", ["linformer", "roberta"])
 def test_pairs_are_learned(models, tmp_path, model):
     rows = write(tmp_path / "rows.parquet", pairs())
@@ -259,8 +144,9 @@ def test_numbers_are_learned(models, tmp_path, model):
     assert (config.problem_type, config.num_labels, config.id2label) == (REGRESSION, 1, {0: "label"})
 
 
-@pytest.mark.parametrize("model", ["linformer", "roberta"])
-@pytest.mark.parametrize("shape", ["a list in each row", "a column for each label"])
+@pytest.mark.parametrize(
+    ("model", "shape"), [("linformer", "a list in each row"), ("roberta", "a column for each label")]
+)
 def test_several_labels_are_learned(models, tmp_path, model, shape):
     if shape == "a list in each row":
         table = [{"text": sentence(*found, seed=row), "label": found} for row, found in enumerate(tags())]
@@ -351,13 +237,6 @@ def test_the_diagnostic_set_is_answered_by_a_model_of_mnli_in_its_own_order(mode
         finetune(asked, training(tmp_path / "other"))
     with pytest.raises(ValueError, match="The model answers LABEL_0, LABEL_1, the rows ask for entailment, neutral"):
         finetune(arguments(models, task_name="ax"), training(tmp_path / "other", **only))
-
-
-def test_f1_is_that_of_the_label_which_is_1_on_the_hub_whatever_it_is_for_the_model():
-    grader = Grader(Labels(SINGLE_LABEL, ("equivalent", "not_equivalent")), TASKS["mrpc"])
-    found, right = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])  # in the model's order
-    assert grader.compare(("f1",), found, right) == score(("f1",), 1 - found, 1 - right) == {"f1": 0.8}
-    assert [grader.spell(number) for number in (0, 1)] == ["1", "0"]
 
 
 def test_labels_keep_the_order_that_a_checkpoint_has_learned(run, tmp_path):
@@ -453,49 +332,14 @@ def test_shares_of_labels_and_empty_texts_are_reported(models, tmp_path, caplog)
 
 
 class Watcher(Trainer):
-    """Notes the shape of each batch, and what the metrics are computed from."""
+    """Notes what the metrics are computed from."""
 
-    widths, kept = [], []
-
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        self.widths.append(inputs["input_ids"].shape[1])
-        return super().compute_loss(model, inputs, *args, **kwargs)
+    kept = []
 
     def evaluation_loop(self, *args, **kwargs):
         outcome = super().evaluation_loop(*args, **kwargs)
         self.kept.append((outcome.predictions.shape, outcome.predictions.dtype))
         return outcome
-
-
-def test_batches_are_padded_to_a_multiple_of_eight_and_never_beyond_what_the_model_reads(
-    models, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(finetuning, "Trainer", Watcher)
-    monkeypatch.setattr(Watcher, "widths", [])
-    rows = [write(tmp_path / "rows.csv", [{"text": "good " * (1 + row), "label": row % 2} for row in range(8)])]
-    asked = arguments(models, train_file=rows)
-    finetune(asked, training(tmp_path / "short", do_eval=False))
-    LinformerForMaskedLM(tiny_config(vocab_size=330, max_position_embeddings=9)).save_pretrained(tmp_path / "nine")
-    nine = arguments(tmp_path, "nine", train_file=rows, tokenizer_name=str(models / "linformer"))
-    finetune(nine, training(tmp_path / "nine-out", do_eval=False))
-    assert Watcher.widths == [16, 9]
-
-
-@pytest.mark.parametrize(
-    ("labels", "shape", "dtype"),
-    [
-        (Labels(SINGLE_LABEL, tuple("abcde")), (6,), torch.int64),
-        (Labels(MULTI_LABEL, tuple("abcde")), (6, 5), torch.int8),
-        (Labels(REGRESSION, ("a",)), (6,), torch.float32),
-    ],
-    ids=lambda value: value.problem_type if isinstance(value, Labels) else "",
-)
-def test_logits_become_answers_before_they_are_gathered(labels, shape, dtype):
-    logits = torch.randn(6, len(labels.names), generator=torch.Generator().manual_seed(0))
-    found = Grader(labels, None).reduce((logits, "hidden states"), None)
-    assert (found.shape, found.dtype) == (shape, dtype)
-    expected = {SINGLE_LABEL: logits.argmax(1), MULTI_LABEL: (logits.sigmoid() > 0.5).char(), REGRESSION: logits[:, 0]}
-    assert torch.equal(found, expected[labels.problem_type])
 
 
 def test_memory_for_an_evaluation_does_not_grow_with_the_number_of_labels(models, tmp_path, monkeypatch):
@@ -543,26 +387,6 @@ def test_a_pooling_that_cannot_be_is_refused(models, tmp_path, model, pooling, m
     with pytest.raises(ValueError, match=message):
         finetune(arguments(models, model, train_file=rows, classifier_pooling=pooling), training(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("label", "metric", "least"),
-    [
-        (lambda number: ["praise", "blame"][number % 2], "accuracy", 0.99),
-        (lambda number: ["good", "loud"] if number % 2 else ["bad", "loud"], "micro_f1", 0.99),
-        (lambda number: 2.0 + number % 2, "pearson", 0.9),
-    ],
-    ids=[SINGLE_LABEL, MULTI_LABEL, REGRESSION],
-)
-def test_a_linear_model_on_words_is_reported_beside(models, tmp_path, label, metric, least):
-    rows = [
-        {"text": sentence(["good", "bad"][number % 2], seed=number), "label": label(number)} for number in range(80)
-    ]
-    file = tmp_path / "rows.json"
-    file.write_text("\n".join(json.dumps(row) for row in rows))
-    asked = arguments(models, train_file=[str(file)], validation_file=[str(file)], tfidf_baseline=True)
-    metrics = finetune(asked, training(tmp_path / "out", max_steps=1))
-    assert metrics[f"tfidf_{metric}"] >= least > metrics.get(f"constant_{metric}", 0.0)
 
 
 class Kill(TrainerCallback):
@@ -618,17 +442,6 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(run, models, tmp_
     assert sorted(weights) == sorted(expected)
     assert max((weights[name] - expected[name]).abs().max() for name in expected) <= 1e-6
     assert resumed["eval_loss"] == pytest.approx(unbroken["eval_loss"], rel=1e-6)
-
-
-def test_a_checkpoint_of_two_processes_is_whole_with_the_random_state_of_both(tmp_path):
-    (tmp_path / "trainer_state.json").write_text("{}")
-    torch.save({}, tmp_path / "rng_state_0.pth")
-    assert not is_whole(tmp_path, 2)
-    torch.save({}, tmp_path / "rng_state_1.pth")
-    assert is_whole(tmp_path, 2)
-    whole = (tmp_path / "rng_state_1.pth").read_bytes()
-    (tmp_path / "rng_state_1.pth").write_bytes(whole[: len(whole) // 2])
-    assert not is_whole(tmp_path, 2)
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(run, models, tmp_path, killed):
@@ -695,21 +508,3 @@ def test_a_tokenizer_that_does_not_fit_is_refused(models, tmp_path):
     asked = arguments(models, train_file=train, tokenizer_name=str(tmp_path / "unpadded"))
     with pytest.raises(ValueError, match="unpadded has no pad token"):
         finetune(asked, training(tmp_path / "out", do_eval=False))
-
-
-def start_script(monkeypatch, *flags):
-    """Run the script in this process, as a shell would."""
-    monkeypatch.setattr(sys, "argv", ["run_glue.py", *map(str, flags)])
-    runpy.run_path(str(ROOT / "scripts" / "run_glue.py"), run_name="__main__")
-
-
-def test_the_script_runs_and_turns_a_mistake_into_one_line_and_exit_code_2(models, tmp_path, monkeypatch, capsys):
-    train = write(tmp_path / "train.csv", opinions())
-    flags = ["--model_name_or_path", models / "linformer", "--train_file", train, "--output_dir", tmp_path / "out"]
-    flags += ["--do_train", "--do_eval", "--max_steps", 2, "--use_cpu", "--report_to", "none"]
-    start_script(monkeypatch, *flags)
-    assert (tmp_path / "out" / "results.json").is_file()
-    with pytest.raises(SystemExit) as end:
-        start_script(monkeypatch, *flags, "--label_column", "stars", "--output_dir", tmp_path / "other")
-    assert end.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: The rows for train have no column 'stars'")

@@ -1,11 +1,12 @@
 """Several runs side by side, as a table, a picture and a record."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from linformer_hf.training.run_tables import RunTableArguments, tabulate_runs
+from linformer_hf.training.run_tables import RunTableArguments, curves_by_seconds, read_states, tabulate_runs
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_the_table_has_a_row_and_the_command_of_each_run(runs, tmp_path):
     numbers = tabulate_runs(table_of(runs, tmp_path / "out", title="Two runs", note="Small ones."))
     assert numbers == {"dense_perplexity": 50.0, "linear_perplexity": 45.0}
     text = (tmp_path / "out" / "README.md").read_text()
-    assert "| dense | 50 |\n| linear | 45 |" in text
+    assert re.search(r"\| dense +\| 50 +\|\n\| linear +\| 45 +\|", text)
     assert text.startswith("# Two runs\n\nSmall ones.")
     assert "python scripts/run_mlm.py linear" in text
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -51,7 +52,7 @@ def test_runs_that_repeat_each_other_become_one_row(runs, tmp_path):
     numbers = tabulate_runs(table_of(repeated, tmp_path / "out", over_seeds=True))
     assert numbers == {"linear_perplexity": 47.5, "linear_perplexity_deviation": pytest.approx(12.5**0.5)}
     text = (tmp_path / "out" / "README.md").read_text()
-    assert "| linear | 47.5 ± 3.5 |" in text
+    assert re.search(r"\| linear +\| 47.5 ± 3.5 +\|", text)
     assert text.count("python scripts/run_mlm.py") == 2
     apart = tabulate_runs(table_of(repeated, tmp_path / "out"))
     assert apart == {"linear-1_perplexity": 50.0, "linear-2_perplexity": 45.0}
@@ -68,7 +69,7 @@ def test_a_seed_that_failed_is_seen_in_the_table(runs, tmp_path):
         repeated.append(str(folder))
     numbers = tabulate_runs(table_of(repeated, tmp_path / "out", over_seeds=True, numbers=["speed"]))
     assert numbers == {"linear_speed": 12445.0, "linear_speed_deviation": pytest.approx(20000**0.5)}
-    assert "| linear | 12,445 ± 141 (2 of 4) |" in (tmp_path / "out" / "README.md").read_text()
+    assert re.search(r"\| linear +\| 12,445 ± 141 \(2 of 4\) +\|", (tmp_path / "out" / "README.md").read_text())
 
 
 def test_runs_that_differ_in_more_than_their_seed_share_no_row(runs, tmp_path):
@@ -82,6 +83,29 @@ def test_runs_that_differ_in_more_than_their_seed_share_no_row(runs, tmp_path):
     with pytest.raises(ValueError, match="layerwise-32 differs in projected_length, and not in its seed alone"):
         tabulate_runs(table_of(repeated, tmp_path / "out", over_seeds=True))
     assert len(tabulate_runs(table_of(repeated, tmp_path / "out"))) == 2
+
+
+def test_losses_are_also_drawn_against_seconds_where_no_run_counted_them_anew(runs, tmp_path):
+    lines = [{"step": step, "loss": 1.0, "train_runtime": step / 10} for step in (40, 80)]
+    for run in runs:
+        state = json.loads(Path(run, "trainer_state.json").read_text())
+        state["log_history"] += lines
+        Path(run, "trainer_state.json").write_text(json.dumps(state))
+    states = read_states(runs)
+    assert curves_by_seconds(states) == {"dense": [(4.0, 4.5), (8.0, 4.0)], "linear": [(4.0, 4.0), (8.0, 3.5)]}
+    tabulate_runs(table_of(runs, tmp_path / "out"))
+    assert "curves_by_seconds.png" in (tmp_path / "out" / "README.md").read_text()
+    states["dense"].log_history.append({"step": 90, "loss": 1.0, "train_runtime": 1.0})
+    assert curves_by_seconds(states) == {}
+
+
+def test_a_column_of_seconds_is_called_so(runs, tmp_path):
+    for run in runs:
+        record = json.loads(Path(run, "results.json").read_text())
+        record["numbers"]["train_runtime"] = 61.25
+        Path(run, "results.json").write_text(json.dumps(record))
+    tabulate_runs(table_of(runs, tmp_path / "out", numbers=["perplexity", "train_runtime"]))
+    assert "| training, seconds |" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_runs_without_curves_make_no_picture(runs, tmp_path):

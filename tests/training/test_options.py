@@ -1,0 +1,58 @@
+"""Options that contradict each other or would have no effect."""
+
+import pytest
+from finetuning_tasks import training
+from transformers import EarlyStoppingCallback
+
+from linformer_hf.training.options import check_best_metric, check_share, early_stopping, refuse_unused
+
+
+def test_an_option_without_effect_is_refused_with_both_names():
+    refuse_unused({"short_share": None, "whole_word_mask": False}, "without --short_seq_length")
+    with pytest.raises(ValueError, match=r"--short_share is 0\.5, which has no effect without --short_seq_length"):
+        refuse_unused({"whole_word_mask": False, "short_share": 0.5}, "without --short_seq_length")
+    with pytest.raises(ValueError, match="--projected_length is 16 8, which has no effect"):
+        refuse_unused({"projected_length": [16, 8]}, "here")
+    with pytest.raises(ValueError, match=r"--short_share is 0\.0"):  # a zero was given, too
+        refuse_unused({"short_share": 0.0}, "here")
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_lies_between_0_and_1(share):
+    check_share("short_share", None)
+    check_share("short_share", 1.0)
+    with pytest.raises(ValueError, match=f"--short_share is {share}; it must lie between 0 and 1"):
+        check_share("short_share", share)
+
+
+@pytest.mark.parametrize("prefix", ["", "eval_"])
+def test_the_metric_of_the_best_model_is_one_that_evaluations_report(tmp_path, prefix):
+    check_best_metric(training(tmp_path), ["accuracy"])
+    check_best_metric(training(tmp_path, metric_for_best_model=f"{prefix}accuracy"), ["accuracy"])
+    check_best_metric(training(tmp_path, metric_for_best_model=f"{prefix}loss"), ["accuracy"])
+    with pytest.raises(ValueError, match=f"is {prefix}f2, which evaluations do not report; choose among loss, accur"):
+        check_best_metric(training(tmp_path, metric_for_best_model=f"{prefix}f2"), ["accuracy"])
+
+
+def test_an_error_is_not_taken_for_a_score(tmp_path):
+    names = ["mean_squared_error", "pearson"]
+    with pytest.raises(ValueError, match="better where it is smaller: give --greater_is_better False"):
+        check_best_metric(training(tmp_path, metric_for_best_model="mean_squared_error"), names, names[:1])
+    smaller = training(tmp_path, metric_for_best_model="mean_squared_error", greater_is_better=False)
+    check_best_metric(smaller, names, names[:1])
+
+
+def test_early_stopping_needs_a_training_that_is_evaluated(tmp_path):
+    assert early_stopping(None, training(tmp_path)) == []
+    with pytest.raises(
+        ValueError, match="--early_stopping_patience is 2, .* no effect without --eval_strategy"
+    ):
+        early_stopping(2, training(tmp_path))
+    with pytest.raises(ValueError, match="no effect without --do_train"):
+        early_stopping(2, training(tmp_path, do_train=False))
+    with pytest.raises(ValueError, match="--early_stopping_patience is 0; it must be 1 or more"):
+        early_stopping(0, training(tmp_path, eval_strategy="epoch"))
+    options = training(tmp_path, eval_strategy="epoch")
+    (callback,) = early_stopping(2, options)
+    assert isinstance(callback, EarlyStoppingCallback)
+    assert (options.metric_for_best_model, options.greater_is_better) == ("loss", False)
