@@ -381,7 +381,7 @@ class LinformerAttention(nn.Module):
 
         # fused kernels never form the maps, so a call that asks for them takes the eager path
         mask = self.slot_mask(query_states, key_weight, lengths, shared_scores)
-        implementation = "eager" if kwargs.get("output_attentions") else self.implementation_for(mask)
+        implementation = "eager" if kwargs.get("output_attentions") else self.implementation_for(query_states, mask)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         attention_output, attention_weights = attention_interface(
             self,
@@ -452,18 +452,21 @@ class LinformerAttention(nn.Module):
             scores = None
         return None if scores is None else scores.to(query_states)
 
-    def implementation_for(self, mask: torch.Tensor | None) -> str:
-        """Name the attention that computes a call: the configured one, or SDPA where that one cannot add a mask."""
+    def implementation_for(self, query_states: torch.Tensor, mask: torch.Tensor | None) -> str:
+        """Name the attention that computes a call: the configured one, or SDPA where that one cannot."""
         name = self.config._attn_implementation
-        # flash attention takes no additive mask; flex attention reads that of the first head only, and in torch 2.13
-        # corrupts memory on a CPU when it reads one
-        if mask is None or not ("flash" in name or name == "flex_attention"):
-            return name
-        logger.warning_once(
-            f"{name!r} cannot leave out slots that a short or padded input leaves empty; such calls compute with "
-            "'sdpa'. Inputs of `max_position_embeddings` tokens without padding are not affected."
-        )
-        return "sdpa"
+        if name == "flex_attention" and query_states.device.type == "cpu":
+            # compiled by torch 2.13 it reads past its memory when it adds a mask, or attends to less than 16 slots
+            logger.warning_once("'flex_attention' is unsafe on a CPU; calls there compute with 'sdpa'.")
+            return "sdpa"
+        # flash attention takes no additive mask, and the host's flex attention reads that of the first head alone
+        if mask is not None and ("flash" in name or name == "flex_attention"):
+            logger.warning_once(
+                f"{name!r} cannot leave out slots that a short or padded input leaves empty; such calls compute with "
+                "'sdpa'. Inputs of `max_position_embeddings` tokens without padding are not affected."
+            )
+            return "sdpa"
+        return name
 
 
 class LinformerMLP(nn.Module):
@@ -942,8 +945,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)
         if attention_mask is not None:
-            is_padding = attention_mask.to(logits.device) == 0
-            logits = logits.masked_fill(is_padding[..., None], torch.finfo(logits.dtype).min)
+            logits = mask_padding(logits, attention_mask)
         start_logits, end_logits = logits.unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -1121,6 +1123,12 @@ def pool_sequence(
         return hidden_states[torch.arange(first.shape[0], device=first.device), first]
     total = hidden_states.masked_fill(~is_token[..., None], 0.0).sum(1, dtype=sum_dtype)
     return (total / is_token.sum(-1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
+
+
+def mask_padding(logits: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Give padding the smallest number of the dtype for its scores, `(B, N, 2)`, so that no answer starts there."""
+    is_padding = attention_mask.to(logits.device) == 0  # layers may lie on other devices than the input
+    return logits.masked_fill(is_padding[..., None], torch.finfo(logits.dtype).min)
 
 
 def cross_entropy(

@@ -1,5 +1,7 @@
 """The libraries that users meet next: pipelines, sentence-transformers, peft, streamed data sets."""
 
+from itertools import islice
+
 import pytest
 import torch
 from conftest import tiny_config
@@ -10,7 +12,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import AutoModelForSequenceClassification, pipeline
 
 import linformer_hf
-from linformer_hf.data.blocks import MaskingCollator, pack_blocks, train_tokenizer
+from linformer_hf.data.blocks import pack_blocks, read_once
+from linformer_hf.data.masking import MaskingCollator
+from linformer_hf.data.tokenizers import train_tokenizer
 from linformer_hf.sharing.hub import export
 
 
@@ -107,6 +111,6 @@ def test_lora_trains_saves_and_merges_with_the_projection_as_a_saved_module(fold
 def test_a_streamed_data_set_becomes_batches(tokenizer, tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(TEXTS) + "\n")
     stream = load_dataset("text", data_files=str(tmp_path / "corpus.txt"), split="train", streaming=True)
-    blocks = stream.map(pack_blocks(tokenizer, 32), batched=True, remove_columns=["text"])
-    batch = MaskingCollator(tokenizer, 0.15, seed=0)(list(blocks.take(2)))
+    blocks = read_once(pack_blocks(stream, tokenizer, 32))
+    batch = MaskingCollator(tokenizer, 0.15, seed=0)(list(islice(blocks, 2)))
     assert batch["input_ids"].shape == batch["labels"].shape == (2, 32)

@@ -20,6 +20,7 @@ from conftest import (
     tiny_model,
 )
 from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -254,3 +255,18 @@ def test_every_head_loads_from_a_checkpoint_of_any_head(saved_class, tmp_path):
             assert fingerprint(loaded) == fingerprint(saved)
         new = [name for name, weight in loaded.named_parameters() if not torch.isfinite(weight).all()]
         assert not new, f"{auto_class.__name__} left {new} without values"
+
+
+@pytest.mark.parametrize("ignores", [None, False, True])
+def test_damaged_weights_are_refused_unless_their_repair_is_asked_for(ignores, tmp_path):
+    model = tiny_model(LinformerForMaskedLM, torch.float32, projection_sharing="key_value")
+    model.save_pretrained(tmp_path)
+    tensors = tensors_on_disk(tmp_path)
+    del tensors["linformer.layers.1.attention.projection.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    given = {} if ignores is None else {"ignore_mismatched_sizes": ignores}
+    if ignores:
+        assert LinformerForMaskedLM.from_pretrained(tmp_path, **given).config.projection_sharing == "key_value"
+    else:
+        with pytest.raises(ValueError, match="does not fit its weights.*layers.1.attention.projection.weight"):
+            LinformerForMaskedLM.from_pretrained(tmp_path, **given)

@@ -196,6 +196,20 @@ def test_the_problem_is_told_by_the_labels_where_the_configuration_is_silent():
         assert torch.equal(loss(labels, num_labels, None), loss(labels, num_labels, problem_type))
 
 
+def test_a_configuration_keeps_the_problem_that_its_first_labels_pose():
+    """A pipeline reads there whether the scores of a saved model are a softmax or sigmoids."""
+    for labels, num_labels, problem_type in (
+        (torch.tensor([2, 0]), 3, "single_label_classification"),
+        (torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]), 3, "multi_label_classification"),
+        (torch.tensor([0.3, -2.0]), 1, "regression"),
+    ):
+        model = tiny_model(LinformerForSequenceClassification, num_labels=num_labels)
+        model(random_ids(2, 19))
+        assert model.config.problem_type is None
+        model(random_ids(2, 19), labels=labels)
+        assert model.config.problem_type == problem_type
+
+
 def test_a_step_moves_every_weight_and_lowers_the_loss():
     torch.manual_seed(0)
     model = model_of("masked-lm").train()
