@@ -1,5 +1,6 @@
 """How a model and its tokenizer are fetched, what they can read, and whether they fit each other."""
 
+import errno
 import inspect
 from dataclasses import dataclass, field
 from pickle import UnpicklingError
@@ -51,7 +52,9 @@ def load_whole(
     """
     try:
         model, loading = model_class.from_pretrained(name, output_loading_info=True, **options)
-    except (SafetensorError, RuntimeError, EOFError, UnpicklingError) as error:
+    except (SafetensorError, RuntimeError, EOFError, UnpicklingError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # as torch reports a file that was cut off
+            raise
         raise ValueError(f"The weights of {name} are damaged: {' '.join(str(error).split())[:300]}.") from error
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
     # the host draws a pooler wherever there is none, and only heads for sequences use it

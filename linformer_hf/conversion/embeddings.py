@@ -32,6 +32,7 @@ OLD_POOLING_FIELDS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+EMBEDDING_NAME = "sentence_embedding"
 TRANSFORMER, POOLING, NORMALIZE, DENSE, DROPOUT = "Transformer", "Pooling", "Normalize", "Dense", "Dropout"
 SUPPORTED_MODULES = (TRANSFORMER, POOLING, NORMALIZE, DENSE, DROPOUT)
 
@@ -184,11 +185,28 @@ def read_embedding(folder: Path, device: torch.device | str = "cpu") -> TextEmbe
         return MEAN_EMBEDDING
     layers = []
     for module in modules[2:]:
+        check_input(folder / module.path)
         if module.kind == NORMALIZE:
             layers.append(normalize)
         elif module.kind == DENSE:
             layers.append(read_dense(folder / module.path).to(device))
     return TextEmbedding(read_poolings(folder / modules[1].path / "config.json"), tuple(layers))
+
+
+def check_input(folder: Path) -> None:
+    """Check that a step reads the embedding of the text.
+
+    Raises:
+        ValueError: If it reads or writes something else.
+    """
+    file = folder / "config.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    for field in ("module_input_name", "module_output_name"):
+        name = settings.get(field) or EMBEDDING_NAME
+        if name != EMBEDDING_NAME:
+            raise ValueError(
+                f"{folder} reads or writes {name}, which is not supported; supported is {EMBEDDING_NAME}."
+            )
 
 
 def read_poolings(file: Path) -> tuple[str, ...]:

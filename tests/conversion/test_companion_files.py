@@ -1,0 +1,84 @@
+"""What lies beside the weights of a model on the Hub is fetched, and without the Hub its absence is said."""
+
+import json
+import logging
+
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from linformer_hf.conversion import companion_files
+from linformer_hf.conversion.companion_files import about_parent, card_facts, left_behind, local_folder
+from linformer_hf.conversion.embeddings import read_modules
+
+
+def listed(*modules):
+    paths = [(kind, "" if number == 0 else f"{number}_{kind}") for number, kind in enumerate(modules)]
+    return json.dumps(
+        [{"idx": 0, "name": "0", "path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in paths]
+    )
+
+
+def test_small_files_and_the_folders_of_the_steps_are_fetched_and_no_others(tmp_path, monkeypatch):
+    asked = []
+
+    def fetch(name, revision, token, allow_patterns):
+        asked.append((name, revision, token, allow_patterns))
+        (tmp_path / "modules.json").write_text(listed("Transformer", "Pooling", "Normalize"))
+        return str(tmp_path)
+
+    monkeypatch.setattr(companion_files, "snapshot_download", fetch)
+    assert local_folder("you/encoder", "v2", "secret") == tmp_path
+    assert asked == [
+        ("you/encoder", "v2", "secret", ["*.json", "README.md"]),
+        ("you/encoder", "v2", "secret", ["1_Pooling/*", "2_Normalize/*"]),
+    ]
+
+
+def test_a_hub_out_of_reach_is_said(monkeypatch, caplog):
+    def fail(*arguments, **options):
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(companion_files, "snapshot_download", fail)
+    monkeypatch.setattr(logging.getLogger("linformer_hf"), "propagate", True)
+    with caplog.at_level("WARNING", logger="linformer_hf"):
+        assert local_folder("you/encoder") is None
+    assert "beside the weights of you/encoder cannot be fetched" in caplog.text
+
+
+def test_a_model_on_the_hub_is_its_own_origin_and_a_folder_names_one(tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: mit\nbase_model: someone/bert\n---\n")
+    assert about_parent("you/encoder", tmp_path) == {"license": "mit", "base_model": "you/encoder"}
+    assert about_parent(str(tmp_path), tmp_path) == {"license": "mit", "base_model": "someone/bert"}
+    assert about_parent("you/encoder", None) == {"base_model": "you/encoder"}
+    (tmp_path / "README.md").write_text("# A card without metadata\n")
+    assert card_facts(tmp_path) == {}
+
+
+def test_files_that_a_converted_model_lacks_are_named(tmp_path):
+    for name in ("config.json", "tokenizer.json", "vocab.txt", "model.safetensors", "README.md", "heads.pt"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "onnx").mkdir()
+    assert left_behind(tmp_path) == ["heads.pt", "onnx"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        (("Transformer", "Pooling", "LSTM"), "lists sentence_transformers.models.LSTM, which is not supported"),
+        (("Pooling", "Transformer"), "lists Pooling, Transformer; supported are a Transformer, then a Pooling"),
+        (("Transformer",), "lists Transformer; supported"),
+    ],
+)
+def test_steps_that_are_not_supported_are_refused_by_name(tmp_path, modules, message):
+    (tmp_path / "modules.json").write_text(listed(*modules))
+    with pytest.raises(ValueError, match=message):
+        read_modules(tmp_path)
+
+
+def test_a_normalization_of_token_states_is_refused(tmp_path):
+    (tmp_path / "modules.json").write_text(listed("Transformer", "Pooling", "Normalize"))
+    for folder, settings in (("1_Pooling", {}), ("2_Normalize", {"module_input_name": "token_embeddings"})):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="2_Normalize reads or writes token_embeddings"):
+        companion_files.read_embedding(tmp_path)
