@@ -1,7 +1,8 @@
-"""How closely onnxruntime answers as torch does, with full weights and with eight bits, and how fast."""
+"""How far the outputs of onnxruntime and torch differ, with 32-bit and with 8-bit weights, and how fast each is."""
 
-import time
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -10,6 +11,7 @@ from statistics import median
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..common.measurement import seconds_in_turns
 from ..modeling_linformer import (
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
@@ -31,7 +33,7 @@ Outputs = dict[str, torch.Tensor]
 TOLERANCE = 1e-4  # absolute up to 1, relative above
 SAMPLE_TEXTS = 64
 SAMPLE_CHARACTERS = 200  # of the shortest paragraph of the sample
-MASKED_FROM, MASKED_EVERY = 2, 7  # which tokens of the sample a masked language model has to fill
+MASKED_FROM, MASKED_EVERY = 2, 7  # tokens of the sample that a masked language model predicts: 2, 9, 16, …
 TIMED_RUNS = 5
 
 
@@ -43,26 +45,26 @@ def open_session(file: Path) -> onnxruntime.InferenceSession:
 
 
 def run_session(session: onnxruntime.InferenceSession, inputs: Inputs) -> Outputs:
-    """Return what onnxruntime answers, by name."""
+    """Return the outputs of onnxruntime, by name."""
     values = session.run(None, {name: tensor.cpu().numpy() for name, tensor in inputs.items()})
     return {output.name: torch.from_numpy(value) for output, value in zip(session.get_outputs(), values)}
 
 
 def run_model(model: PreTrainedModel, inputs: Inputs) -> Outputs:
-    """Return the tensors that a model answers with, by name."""
+    """Return the tensors among the outputs of a model, by name."""
     outputs = model(**inputs, return_dict=True)
     return {name: value for name, value in outputs.items() if torch.is_tensor(value)}
 
 
-def at_tokens(values: torch.Tensor, inputs: Inputs) -> torch.Tensor:
-    """Take the real tokens out of an answer with a vector for each token; other answers stay as they are."""
+def without_padding(values: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+    """Return the rows of real tokens of an output with a vector for each token, and any other output as it is."""
     return values[inputs["attention_mask"].cpu() != 0] if values.dim() == 3 else values
 
 
 def draw_inputs(
     model: LinformerPreTrainedModel, names: list[str], batch_size: int, num_tokens: int, padded: slice | None = None
 ) -> Inputs:
-    """Draw an input, the same each time.
+    """Draw a random input, the same at each call.
 
     Args:
         model: Whose vocabulary is drawn from.
@@ -92,10 +94,10 @@ def draw_inputs(
 def largest_difference(
     model: LinformerPreTrainedModel, session: onnxruntime.InferenceSession, names: list[str]
 ) -> float:
-    """Return by how much onnxruntime and torch differ at most.
+    """Return the largest difference between outputs of onnxruntime and torch.
 
-    They are asked at lengths 1, 9 and n, in batches of 1 and 3, with padding on the left, on the right and in the
-    middle; all but the last sequence of a batch have none. What they say of padding itself is not compared.
+    They are compared at lengths 1, 9 and n, in batches of 1 and 3, with padding on the left, on the right and in the
+    middle of the last sequence of each batch. Outputs at padded positions are not compared.
 
     Args:
         model: The model, in evaluation mode.
@@ -103,7 +105,7 @@ def largest_difference(
         names: Its inputs.
 
     Raises:
-        RuntimeError: If it is more than rounding explains.
+        RuntimeError: If it is larger than rounding explains.
     """
     longest = model.config.max_position_embeddings
     largest = 0.0
@@ -113,11 +115,11 @@ def largest_difference(
             inputs = draw_inputs(model, names, batch_size, num_tokens, padded)
             found = run_session(session, inputs)
             for name, expected in run_model(model, inputs).items():
-                expected, actual = at_tokens(expected.cpu(), inputs), at_tokens(found[name], inputs)
+                expected, actual = without_padding(expected.cpu(), inputs), without_padding(found[name], inputs)
                 difference = (actual - expected).abs().max().item()
                 if not torch.allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE):
                     raise RuntimeError(
-                        f"onnxruntime and torch differ in `{name}` by {difference:.1e} for {batch_size} times "
+                        f"onnxruntime and torch differ in `{name}` by {difference:.1e} for {batch_size} sequences of "
                         f"{num_tokens} tokens; do not use the file."
                     )
                 largest = max(largest, difference)
@@ -125,7 +127,7 @@ def largest_difference(
 
 
 def read_sample(file: str | None) -> list[str]:
-    """Read texts to compare answers on, at most 64: lines of a file, or paragraphs of the manual inside Python.
+    """Read at most 64 texts to compare outputs on: lines of a file, or paragraphs of Python's built-in manual.
 
     Raises:
         ValueError: If there is no such file, or it holds no text.
@@ -139,7 +141,8 @@ def read_sample(file: str | None) -> list[str]:
         raise ValueError(f"{file}: there is no such file.")
     if not texts:
         raise ValueError(f"{file}: the file holds no text.")
-    return texts[:: -(-len(texts) // SAMPLE_TEXTS)]
+    step = math.ceil(len(texts) / SAMPLE_TEXTS)
+    return texts[::step]
 
 
 @torch.no_grad()
@@ -150,50 +153,52 @@ def measure_quantized(
     names: list[str],
     texts: list[str],
 ) -> dict[str, float]:
-    """Measure what eight bits change on texts.
+    """Compare the outputs with 8-bit weights to those of torch on texts.
 
     Args:
         model: The model, in evaluation mode.
         tokenizer: Its tokenizer.
-        session: What was exported from it, in eight bits.
+        session: Its export with 8-bit weights.
         names: Its inputs.
-        texts: The texts; of each, a masked language model has to fill every seventh token.
+        texts: The texts. In each, every seventh token is masked for a masked language model to predict.
 
     Returns:
-        `int8_max_difference` and `int8_mean_difference` of all outputs; `int8_agreement`, the share of highest scores
-        that stay the highest, where there are scores; of a masked language model also `accuracy` and
-        `int8_accuracy`, the shares of hidden tokens that torch and eight bits fill in as they were.
+        `int8_max_difference` and `int8_mean_difference` of all outputs; for models that predict classes
+        `int8_agreement`, the share of equal predictions; for a masked language model also `accuracy` and
+        `int8_accuracy`, the shares of masked tokens that torch and the 8-bit weights predict correctly.
     """
+    masks_tokens = isinstance(model, LinformerForMaskedLM) and tokenizer.mask_token_id is not None
+    predicted = (0, slice(MASKED_FROM, -1, MASKED_EVERY)) if masks_tokens else slice(None)
     largest, total, count = 0.0, 0.0, 0
-    choices, int8_choices, hidden = [], [], []
+    predictions, int8_predictions, masked_tokens = [], [], []
     for inputs in sample_inputs(model, tokenizer, names, texts):
-        places = ...
-        if isinstance(model, LinformerForMaskedLM) and tokenizer.mask_token_id is not None:
-            places = (0, slice(MASKED_FROM, -1, MASKED_EVERY))
-            hidden.append(inputs["input_ids"][places].clone())
-            inputs["input_ids"][places] = tokenizer.mask_token_id
+        if masks_tokens:
+            masked_tokens.append(inputs["input_ids"][predicted].cpu().clone())
+            inputs["input_ids"][predicted] = tokenizer.mask_token_id
         found = run_session(session, inputs)
         for name, expected in run_model(model, inputs).items():
             expected = expected.cpu()
             difference = (found[name] - expected).abs()
-            largest, total = max(largest, difference.max().item()), total + difference.sum().item()
+            largest = max(largest, difference.max().item())
+            total += difference.sum().item()
             count += difference.numel()
-            choices.append(expected[places].argmax(-1).flatten())
-            int8_choices.append(found[name][places].argmax(-1).flatten())
+            predictions.append(expected[predicted].argmax(-1).flatten())
+            int8_predictions.append(found[name][predicted].argmax(-1).flatten())
     numbers = {"int8_max_difference": largest, "int8_mean_difference": total / count}
-    chosen, int8_chosen = torch.cat(choices), torch.cat(int8_choices)
+    ours, int8_ours = torch.cat(predictions), torch.cat(int8_predictions)
     if not isinstance(model, LinformerModel) and not is_regression(model):
-        numbers["int8_agreement"] = share(chosen == int8_chosen)
-    if hidden:
-        tokens = torch.cat(hidden).cpu()
-        numbers |= {"accuracy": share(chosen == tokens), "int8_accuracy": share(int8_chosen == tokens)}
+        numbers["int8_agreement"] = share(ours == int8_ours)
+    if masks_tokens:
+        tokens = torch.cat(masked_tokens)
+        numbers["accuracy"] = share(ours == tokens)
+        numbers["int8_accuracy"] = share(int8_ours == tokens)
     return numbers
 
 
 def sample_inputs(
     model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerBase, names: list[str], texts: list[str]
 ) -> Iterator[Inputs]:
-    """Yield each text as an input of its own, or each two as the choices of one."""
+    """Yield the inputs for each text; for multiple choice, those for each two texts as two choices."""
     has_choices = isinstance(model, LinformerForMultipleChoice)
     step = 2 if has_choices else 1
     for start in range(0, len(texts) - step + 1, step):
@@ -209,9 +214,9 @@ def sample_inputs(
 
 
 def is_regression(model: LinformerPreTrainedModel) -> bool:
-    """Tell whether a model's outputs are numbers, among which the highest means nothing."""
-    rates = isinstance(model, LinformerForSequenceClassification) and model.config.num_labels == 1
-    return rates or model.config.problem_type == "regression"
+    """Tell whether a model predicts numbers, and no class with the highest score."""
+    has_one_output = isinstance(model, LinformerForSequenceClassification) and model.config.num_labels == 1
+    return has_one_output or model.config.problem_type == "regression"
 
 
 def share(is_so: torch.Tensor) -> float:
@@ -223,28 +228,24 @@ def share(is_so: torch.Tensor) -> float:
 def measure_seconds(
     model: LinformerPreTrainedModel, sessions: dict[str, onnxruntime.InferenceSession], names: list[str]
 ) -> dict[str, float]:
-    """Time one sequence of n tokens without padding, in torch as it stands and in onnxruntime.
+    """Time one sequence of n tokens without padding, in eager torch and in onnxruntime.
 
     Args:
         model: The model, in evaluation mode.
-        sessions: What was exported from it, by the name that its numbers get.
+        sessions: Its exports, by the prefix of their numbers.
         names: Its inputs.
 
     Returns:
-        `torch_seconds`, and `<name>_seconds` and `<name>_speedup` over torch for each session: medians of runs that
-        take turns, after one run to warm up.
+        `torch_seconds`, and `<name>_seconds` and `<name>_speedup` over torch for each session: medians of runs
+        in turns, after one run to warm up.
     """
     inputs = draw_inputs(model, names, 1, model.config.max_position_embeddings)
-    runs: dict[str, Callable[[], Outputs]] = {"torch": lambda: run_model(model, inputs)}
+    steps = {"torch": partial(run_model, model, inputs)}
     for name, session in sessions.items():
-        runs[name] = lambda session=session: run_session(session, inputs)
-    seconds = {name: [] for name in runs}
-    for _ in range(1 + TIMED_RUNS):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    medians = {name: median(measured[1:]) for name, measured in seconds.items()}
-    return {f"{name}_seconds": value for name, value in medians.items()} | {
-        f"{name}_speedup": medians["torch"] / medians[name] for name in sessions
-    }
+        steps[name] = partial(run_session, session, inputs)
+    for step in steps.values():
+        step()
+    seconds = seconds_in_turns(steps, TIMED_RUNS, model.device)
+    medians = {name: median(measured) for name, measured in seconds.items()}
+    numbers = {f"{name}_seconds": value for name, value in medians.items()}
+    return numbers | {f"{name}_speedup": medians["torch"] / medians[name] for name in sessions}

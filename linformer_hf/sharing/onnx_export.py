@@ -1,4 +1,4 @@
-"""ONNX: a model that runs without torch, with its tokenizer and five lines that show how."""
+"""Export to ONNX: a folder that runs without torch, checked against it and measured."""
 
 import copy
 import logging as standard_logging
@@ -14,16 +14,12 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..common.files import check_new_folder, read_json, whole_or_nothing, write_text
 from ..common.heads import HEADS
-from ..common.loading import check_tokenizer
-from ..common.records import Stopwatch, check_new_folder, model_facts, whole_or_nothing, write_results
-from ..modeling_linformer import (
-    LinformerForMaskedLM,
-    LinformerForMultipleChoice,
-    LinformerForQuestionAnswering,
-    LinformerPreTrainedModel,
-)
-from .hub import read_json
+from ..common.loading import LoadingArguments, check_tokenizer
+from ..common.measurement import Stopwatch
+from ..common.records import model_facts, write_results
+from ..modeling_linformer import LinformerForMultipleChoice, LinformerPreTrainedModel
 from .onnx_agreement import (
     draw_inputs,
     largest_difference,
@@ -33,11 +29,11 @@ from .onnx_agreement import (
     read_sample,
     run_model,
 )
+from .onnx_readme import MODEL, QUANTIZED, input_names, render_readme
 
 
 try:
     import onnxscript  # noqa: F401 (torch.onnx needs it, and would say so only after the tracing)
-    from onnxruntime import InferenceSession
     from onnxruntime import __version__ as onnxruntime_version
     from onnxruntime.quantization import quantize_dynamic
 except ImportError as error:
@@ -47,60 +43,29 @@ except ImportError as error:
 
 
 logger = logging.get_logger(__name__)
-MODEL, QUANTIZED = "model.onnx", "model_quantized.onnx"
 EXPORTABLE_ATTENTION = ("eager", "sdpa")
 
-# the inputs of an exported model, and where the tokenizers library keeps them
-ENCODED = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-OUTPUTS = {
-    "last_hidden_state": "a vector for each token",
-    "logits": "a score for each word, label or choice, as the head has it",
-    "start_logits": "a score for each token as the first of the answer",
-    "end_logits": "a score for each token as the last of the answer",
-}
-README = """\
-# A Linformer for onnxruntime
 
-`{head}` with n = {longest}, k = {projected_length}, projection `{projection_type}`, sharing `{projection_sharing}`.
-Five lines run it in this folder, without PyTorch (`pip install onnxruntime tokenizers`):
-
-```python
-{code}
-```
-
-| output | shape | meaning |
-| --- | --- | --- |
-{outputs}
-
-- Inputs are integers of 64 bits, of any batch size and of 1 to {longest} tokens. In `attention_mask`, 1 is a token and
-  0 is padding, which may stand anywhere.
-- `tokenizer.json` cuts texts to {longest} tokens. A longer input is never answered: onnxruntime raises an error at a
-  `Mul` node, where the mask meets a row of {longest} ones.
-- On random input of 1, 9 and {longest} tokens, padded and not, PyTorch answers the same within {difference:.0e}.
-{quantized}"""
-QUANTIZED_NOTE = f"- `{QUANTIZED}` is the same with weights in eight bits: smaller, and a little less exact.\n"
-
-
-@dataclass
-class ExportArguments:
+@dataclass(kw_only=True)
+class ExportArguments(LoadingArguments):
     """What is exported, and where to."""
 
     model_name_or_path: str = field(metadata={"help": "A Linformer: a saved folder, or a name on the Hub."})
     output_dir: str = field(metadata={"help": "A new folder for model.onnx, its tokenizer and its README."})
     quantize: bool = field(
-        default=False, metadata={"help": f"Also write {QUANTIZED}, with weights in eight bits, and measure it."}
+        default=False, metadata={"help": f"Also write {QUANTIZED}, with 8-bit weights, and measure it."}
     )
     sample_file: str | None = field(
         default=None,
-        metadata={"help": "Text to measure eight bits on, a line each. By default, paragraphs of Python's manual."},
+        metadata={"help": "Texts, one a line, on which --quantize compares predictions. By default, Python's manual."},
     )
 
 
 class BoundedModel(nn.Module):
-    """A model as the file holds it: tensors in, tensors out, and an error past n tokens.
+    """A model with tensors as inputs and outputs that fails on more than n tokens, in onnxruntime as in torch.
 
-    A runtime does not know n, and past it would answer wrongly. So the mask is multiplied by ones, one for each
-    token but n at most: past n the shapes do not match, and the runtime stops.
+    onnxruntime does not know n, and would give wrong outputs for longer inputs. So the mask is multiplied by a row of
+    at most n ones: for longer inputs the shapes do not match, and onnxruntime raises an error.
 
     Args:
         model: A Linformer with any head, or none.
@@ -122,23 +87,27 @@ class BoundedModel(nn.Module):
 
 
 def export_checkpoint(arguments: ExportArguments) -> dict[str, float]:
-    """Export a checkpoint, measure what came out, and leave a record.
+    """Export a checkpoint, measure the export, and write a record.
 
     Args:
-        arguments: The checkpoint, the folder, and whether eight bits are wanted.
+        arguments: The checkpoint, the folder, and whether to quantize.
 
     Returns:
-        The numbers of `export_onnx`, of `measure_seconds` and, with eight bits, of `measure_quantized`.
+        The numbers of `export_onnx`, of `measure_seconds` and, if quantized, of `measure_quantized`.
 
     Raises:
         ValueError: If the checkpoint is no Linformer, model or tokenizer cannot be exported, the folder is in use, or
             there is no text to measure on.
     """
+    if arguments.sample_file is not None and not arguments.quantize:
+        raise ValueError("--sample_file is only read with --quantize; give both or neither.")
     watch = Stopwatch()
-    texts = read_sample(arguments.sample_file)
-    model = load_linformer(arguments.model_name_or_path).eval()
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model_name_or_path)
-    folder, names = Path(arguments.output_dir), input_names(tokenizer)
+    folder = check_new_folder(arguments.output_dir)
+    texts = read_sample(arguments.sample_file) if arguments.quantize else []
+    loading = arguments.loading()
+    model = load_linformer(arguments.model_name_or_path, **loading).eval()
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model_name_or_path, **loading)
+    names = input_names(tokenizer)
     numbers = export_onnx(model, tokenizer, folder, arguments.quantize)
     sessions = {"onnx": open_session(folder / MODEL)}
     if arguments.quantize:
@@ -149,28 +118,39 @@ def export_checkpoint(arguments: ExportArguments) -> dict[str, float]:
     write_results(folder, numbers | watch.read(), (arguments,), about)
     logger.info(report(numbers, model.config.max_position_embeddings))
     logger.info(
-        f"{folder / 'README.md'} has five lines that run it without torch; the numbers are in results.json there. To "
-        f"share it beside the weights:\n\n    hf upload you/my-linformer {folder} onnx\n"
+        f"{folder / 'README.md'} has five lines of Python that run the model without torch; results.json there has "
+        "the numbers. To share the export beside the weights, move the folder into that of the model, as `onnx`, and "
+        "give `linformer push`."
     )
     return numbers
 
 
-def load_linformer(name: str) -> LinformerPreTrainedModel:
+def load_linformer(
+    name: str, revision: str = "main", trust_remote_code: bool = False, token: str | None = None
+) -> LinformerPreTrainedModel:
     """Load a checkpoint with the head that it was saved with, in single precision.
 
+    Args:
+        name: A folder, or a name on the Hub.
+        revision: Branch, tag or commit on the Hub.
+        trust_remote_code: Whether a configuration of another kind may be read by code on the Hub.
+        token: Access token of the Hub.
+
     Raises:
-        ValueError: If it is something else than a Linformer, or does not say which head it has.
+        ValueError: If it is not a Linformer, or its configuration does not name its head.
     """
     if Path(name).is_dir():
         read_json(Path(name, "config.json"))
-    config = AutoConfig.from_pretrained(name)
+    config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code, token=token)
     if config.model_type != "linformer":
         raise ValueError(f"{name} holds a {config.model_type}, not a Linformer; name a folder that holds one.")
-    named = (config.architectures or ["no head"])[0]
-    head = next((head.linformer_class for head in HEADS if head.linformer_class.__name__ == named), None)
-    if head is None:
-        raise ValueError(f"`architectures` in the config.json of {name} names {named}; save the model anew.")
-    return head.from_pretrained(name, dtype=torch.float32, attn_implementation="sdpa")
+    class_name = (config.architectures or ["no head"])[0]
+    classes = {head.linformer_class.__name__: head.linformer_class for head in HEADS}
+    if class_name not in classes:
+        raise ValueError(f"`architectures` in the config.json of {name} names {class_name}; save the model again.")
+    return classes[class_name].from_pretrained(
+        name, revision=revision, token=token, dtype=torch.float32, attn_implementation="sdpa"
+    )
 
 
 def export_onnx(
@@ -178,29 +158,30 @@ def export_onnx(
 ) -> dict[str, float]:
     """Write a folder that onnxruntime runs: model.onnx, config.json, tokenizer, and a README with five lines of code.
 
-    Batch and length are free, up to n tokens. The file takes `input_ids`, `attention_mask` and, where the tokenizer
-    makes them, `token_type_ids`; its outputs have the host's names. Large models (torch draws the line below the
-    2 GB that a file can hold) have their weights in a second file, model.onnx.data.
+    Batch size and length are dynamic, up to n tokens. The inputs are `input_ids`, `attention_mask` and, where the
+    tokenizer makes them, `token_type_ids`; the outputs have the names that they have in Transformers. Weights of large
+    models, close to the 2 GB that a file can hold, go into a second file, model.onnx.data.
 
     Args:
         model: A Linformer with any head, or none, and any projection, in single precision.
         tokenizer: Its tokenizer, one with a tokenizer.json.
         folder: A new or empty folder.
-        quantize: Also write model_quantized.onnx, with weights in eight bits.
+        quantize: Also write model_quantized.onnx, with 8-bit weights.
 
     Returns:
         `max_difference`, from `largest_difference`; `torch_bytes` of the weights, `onnx_bytes` of the export and,
-        with eight bits, `int8_bytes`.
+        if quantized, `int8_bytes`.
 
     Raises:
         ValueError: If the model or the tokenizer cannot be exported, or the folder is in use. Nothing is written then.
-        RuntimeError: If onnxruntime does not answer as torch does.
+        RuntimeError: If the outputs of onnxruntime and torch differ by more than rounding.
     """
-    folder, names = Path(folder), input_names(tokenizer)
-    check_exportable(model, tokenizer, folder)
+    folder = Path(folder)
+    check_exportable(model, tokenizer)
+    check_new_folder(folder)
     was_training = model.training
     try:
-        program = trace(model.eval(), names)
+        program = trace(model.eval(), input_names(tokenizer))
         with whole_or_nothing(folder):
             return write_export(program, model, tokenizer, folder, quantize)
     finally:
@@ -214,7 +195,7 @@ def write_export(
     folder: Path,
     quantize: bool,
 ) -> dict[str, float]:
-    """Write what was traced and all that belongs beside it, checked against torch; the numbers of `export_onnx`."""
+    """Write the traced model and the files beside it; return the numbers of `export_onnx`."""
     program.save(folder / MODEL)
     session = open_session(folder / MODEL)
     difference = largest_difference(model, session, input_names(tokenizer))
@@ -229,53 +210,47 @@ def write_export(
         numbers["int8_bytes"] = (folder / QUANTIZED).stat().st_size
     save_config(model, folder)
     save_tokenizer(tokenizer, folder, model.config.max_position_embeddings)
-    readme = render_readme(model, tokenizer, session, difference, quantize)
-    (folder / "README.md").write_text(readme, encoding="utf-8")
+    outputs = {output.name: output.shape for output in session.get_outputs()}
+    write_text(folder / "README.md", render_readme(model, tokenizer, outputs, difference, quantize))
     return numbers
 
 
-def input_names(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Return the inputs of the exported model; token types are one where the tokenizer makes them."""
-    return [name for name in ENCODED if name != "token_type_ids" or name in tokenizer.model_input_names]
-
-
-def check_exportable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Check that an export can succeed.
+def check_exportable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that model and tokenizer can be exported.
 
     Raises:
-        ValueError: With what stands in its way, and the repair.
+        ValueError: With the reason why not, and the repair.
     """
     if not isinstance(model, LinformerPreTrainedModel):
         raise ValueError(f"The model is a {type(model).__name__}; only the Linformers of linformer_hf are exported.")
     attention = model.config._attn_implementation
     if attention not in EXPORTABLE_ATTENTION:
         raise ValueError(
-            f"The model attends by {attention!r}, which ONNX has no operator for; load it with "
+            f"The attention implementation is {attention!r}, which ONNX does not support; load the model with "
             '`attn_implementation="sdpa"`.'
         )
     if model.dtype != torch.float32:
         raise ValueError(
-            f"The model is in {model.dtype}, and onnxruntime computes on CPUs in float32; call `model.float()`."
+            f"The weights are in {model.dtype}, and onnxruntime computes in float32 on CPUs; call `model.float()`."
         )
     if not tokenizer.is_fast:
         raise ValueError(
-            f"The tokenizer, a {type(tokenizer).__name__}, has no tokenizer.json, so nothing could run it without "
-            "transformers; take a fast one."
+            f"The tokenizer, a {type(tokenizer).__name__}, has no tokenizer.json, so it needs transformers to run; "
+            "use a fast tokenizer."
         )
     check_tokenizer(tokenizer, model, "the model")
-    check_new_folder(folder)
 
 
 def trace(model: LinformerPreTrainedModel, names: list[str]) -> torch.onnx.ONNXProgram:
-    """Translate a model into ONNX operators, free in batch, choices and length."""
+    """Translate a model into ONNX operators, with dynamic batch size, number of choices and length."""
     longest = model.config.max_position_embeddings
-    # a size of 1 would count as fixed, the number of windows included
+    # torch takes a size of 1 for a constant, the number of windows included
     example = draw_inputs(model, names, batch_size=2, num_tokens=max(2, longest - 1))
     axes = ("batch", "choices", "tokens") if isinstance(model, LinformerForMultipleChoice) else ("batch", "tokens")
-    free = {name: dict.fromkeys(range(len(axes)), torch.export.Dim.DYNAMIC) for name in names}
+    dynamic = {name: dict.fromkeys(range(len(axes)), torch.export.Dim.DYNAMIC) for name in names}
     with quiet():
-        # torch.onnx would trace by itself too, but where that cannot leave a size free, it fixes the size
-        traced = torch.export.export(BoundedModel(model), (), example, dynamic_shapes=free, strict=False)
+        # torch.onnx can trace too, but silently makes a size constant where it cannot keep it dynamic
+        traced = torch.export.export(BoundedModel(model), (), example, dynamic_shapes=dynamic, strict=False)
         return torch.onnx.export(
             traced,
             dynamo=True,
@@ -288,13 +263,13 @@ def trace(model: LinformerPreTrainedModel, names: list[str]) -> torch.onnx.ONNXP
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the exporters' warnings from the user, who can do nothing about them; errors pass."""
+    """Hide the exporters' warnings, which a user can do nothing about. Errors pass."""
     root, handler = standard_logging.getLogger(), standard_logging.NullHandler()
     disabled = root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         standard_logging.disable(standard_logging.WARNING)
-        root.addHandler(handler)  # a root without one is given one for good by the first who logs through it
+        root.addHandler(handler)  # else the first message would give the root a handler for good
         try:
             yield
         finally:
@@ -303,14 +278,14 @@ def quiet() -> Iterator[None]:
 
 
 def save_config(model: LinformerPreTrainedModel, folder: Path) -> None:
-    """Save the configuration, and in it the head; the code that torch would need stays out."""
+    """Save the configuration with the name of the head, and without the Python files that only torch needs."""
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     config.to_json_file(folder / "config.json")
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, num_tokens: int) -> None:
-    """Save a tokenizer whose tokenizer.json, read by itself, cuts texts to n tokens and pads batches."""
+    """Save a tokenizer whose tokenizer.json alone truncates texts to n tokens and pads batches."""
     tokenizer.save_pretrained(folder)
     file = str(folder / "tokenizer.json")
     alone = Tokenizer.from_file(file)
@@ -319,69 +294,24 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, num_tokens:
     alone.save(file)
 
 
-def render_readme(
-    model: LinformerPreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    session: InferenceSession,
-    difference: float,
-    quantized: bool,
-) -> str:
-    """Render the README of an exported folder."""
-    outputs = [
-        f"| `{output.name}` | {' × '.join(map(str, output.shape))} | {OUTPUTS[output.name]} |"
-        for output in session.get_outputs()
-    ]
-    return README.format(
-        head=type(model).__name__,
-        longest=model.config.max_position_embeddings,
-        projected_length=model.config.projected_length,
-        projection_type=model.config.projection_type,
-        projection_sharing=model.config.projection_sharing,
-        code=example_code(model, tokenizer),
-        outputs="\n".join(outputs),
-        difference=difference,
-        quantized=QUANTIZED_NOTE if quantized else "",
-    )
-
-
-def example_code(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Write five lines that run an exported model on texts that suit its head."""
-    texts = ["The boat is on the river.", "Two bridges cross it."]
-    if isinstance(model, LinformerForMaskedLM) and tokenizer.mask_token:
-        texts = [f"The boat is on the {tokenizer.mask_token}.", f"Two {tokenizer.mask_token} cross it."]
-    elif isinstance(model, LinformerForMultipleChoice):
-        texts = [("The bridge is closed.", "We take the boat."), ("The bridge is closed.", "It is a bridge.")]
-    elif isinstance(model, LinformerForQuestionAnswering):
-        texts = [("Where is the boat?", "The boat is on the river.")]
-    rows = "[[{}]]" if isinstance(model, LinformerForMultipleChoice) else "[{}]"
-    feeds = [f'"{name}": ' + rows.format(f"text.{ENCODED[name]} for text in texts") for name in input_names(tokenizer)]
-    return "\n".join(
-        (
-            "import onnxruntime, tokenizers",
-            'session = onnxruntime.InferenceSession("model.onnx")',
-            'tokenizer = tokenizers.Tokenizer.from_file("tokenizer.json")',
-            f"texts = tokenizer.encode_batch({texts})",
-            f"outputs = session.run(None, {{{', '.join(feeds)}}})",
-        )
-    )
-
-
 def report(numbers: dict[str, float], num_tokens: int) -> str:
-    """Say what the export is worth, a line for each file."""
-    lines = [
-        f"{MODEL}: {numbers['onnx_bytes'] / 1e6:.1f} MB; differs from torch by {numbers['max_difference']:.0e} at "
-        f"most; {numbers['onnx_speedup']:.2f} times as fast at {num_tokens} tokens."
+    """Describe size, agreement and speed of an export, one sentence for each file and each comparison."""
+    sentences = [
+        f"{MODEL}: {numbers['onnx_bytes'] / 1e6:.1f} MB; largest difference from torch "
+        f"{numbers['max_difference']:.0e}; {numbers['onnx_speedup']:.2f} times as fast as torch at {num_tokens} "
+        "tokens."
     ]
     if "int8_bytes" in numbers:
-        lines.append(
-            f"{QUANTIZED}: {numbers['int8_bytes'] / 1e6:.1f} MB; differs by {numbers['int8_mean_difference']:.1e} on "
-            f"average, {numbers['int8_max_difference']:.1e} at most; {numbers['int8_speedup']:.2f} times as fast."
+        sentences.append(
+            f"{QUANTIZED}: {numbers['int8_bytes'] / 1e6:.1f} MB; mean difference "
+            f"{numbers['int8_mean_difference']:.1e}, largest {numbers['int8_max_difference']:.1e}; "
+            f"{numbers['int8_speedup']:.2f} times as fast as torch."
         )
     if "int8_agreement" in numbers:
-        lines.append(f"Eight bits leave {numbers['int8_agreement']:.1%} of the highest scores the highest.")
+        sentences.append(f"With 8-bit weights, {numbers['int8_agreement']:.1%} of the predictions are the same.")
     if "accuracy" in numbers:
-        lines.append(
-            f"Hidden words filled in as they were: {numbers['accuracy']:.1%}, and {numbers['int8_accuracy']:.1%} with "
-            "eight bits."
+        sentences.append(
+            f"Masked tokens predicted correctly: {numbers['accuracy']:.1%}, and {numbers['int8_accuracy']:.1%} with "
+            "8-bit weights."
         )
-    return "\n".join(lines)
+    return "\n".join(sentences)

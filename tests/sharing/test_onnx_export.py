@@ -1,4 +1,4 @@
-"""ONNX: the exported file answers as torch does, for every head and projection, and runs where torch is not."""
+"""ONNX: the exported file computes what torch does, for every head and projection, and runs without torch."""
 
 import itertools
 import json
@@ -102,7 +102,7 @@ def inputs_of(model, names, batch_size, num_tokens, padded):
     return {name: {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 3}[name] for name in names}
 
 
-def test_onnxruntime_answers_as_torch_does(exported):
+def test_onnxruntime_computes_what_torch_does(exported):
     model, names, folder = exported
     session = onnxruntime.InferenceSession(folder / "model.onnx")
     assert [given.name for given in session.get_inputs()] == names
@@ -128,7 +128,7 @@ def assert_same_answers(values, expected, mask, where=""):
 
 
 @pytest.mark.parametrize("num_tokens", [LONGEST + 1, LONGEST + 8])
-def test_an_input_longer_than_n_is_never_answered(exported, num_tokens):
+def test_an_input_longer_than_n_is_refused(exported, num_tokens):
     model, names, folder = exported
     session = onnxruntime.InferenceSession(folder / "model.onnx")
     inputs = inputs_of(model, names, 2, num_tokens, [])
@@ -156,7 +156,7 @@ def test_the_five_lines_of_the_readme_run_without_torch(exported):
     assert (4 in ids) == isinstance(model, LinformerForMaskedLM)
 
 
-def test_the_folder_explains_itself(exported):
+def test_the_folder_holds_configuration_and_tokenizer(exported):
     model, _, folder = exported
     names = {file.name for file in folder.iterdir()}
     assert names == {"README.md", "config.json", "model.onnx", "tokenizer.json", "tokenizer_config.json"}
@@ -178,6 +178,10 @@ def checkpoint(tmp_path_factory):
     return folder
 
 
+def arguments_of(checkpoint, folder, **options):
+    return ExportArguments(model_name_or_path=str(checkpoint), output_dir=str(folder), **options)
+
+
 @pytest.fixture(scope="module")
 def quantized(checkpoint, tmp_path_factory):
     """What a quantized export of a checkpoint left, and what it said on the way."""
@@ -187,7 +191,7 @@ def quantized(checkpoint, tmp_path_factory):
     handlers = list(logging.getLogger().handlers)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        numbers = export_checkpoint(ExportArguments(str(checkpoint), str(folder), True, str(sample)))
+        numbers = export_checkpoint(arguments_of(checkpoint, folder, quantize=True, sample_file=str(sample)))
     assert logging.getLogger().handlers == handlers
     assert [str(warning.message) for warning in caught] == []
     return folder, sample, numbers
@@ -206,7 +210,7 @@ def test_the_record_holds_the_numbers(quantized, checkpoint):
     assert numbers["int8_speedup"] == numbers["torch_seconds"] / numbers["int8_seconds"]
 
 
-def test_what_eight_bits_change_is_measured_where_words_are_hidden(quantized, checkpoint):
+def test_what_8_bit_weights_change_is_measured_where_words_are_masked(quantized, checkpoint):
     """Against a loop over the lines that hides tokens 2, 9, ... by hand."""
     folder, sample, numbers = quantized
     model = LinformerForMaskedLM.from_pretrained(checkpoint)
@@ -229,7 +233,7 @@ def test_what_eight_bits_change_is_measured_where_words_are_hidden(quantized, ch
     differences = np.concatenate(differences)
     assert numbers["int8_max_difference"] == pytest.approx(differences.max(), rel=1e-3)
     assert numbers["int8_mean_difference"] == pytest.approx(differences.mean(), rel=1e-3)
-    assert numbers["int8_mean_difference"] > 1e-4  # eight bits are not 32
+    assert numbers["int8_mean_difference"] > 1e-4  # 8-bit weights are rounded
     assert numbers["int8_agreement"] == pytest.approx(np.mean(same)) and len(same) == 2 * len(WORDS)
     assert numbers["accuracy"] == pytest.approx(np.mean(right))
     assert numbers["int8_accuracy"] == pytest.approx(np.mean(int8_right))
@@ -282,8 +286,26 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(model, to
 def test_a_folder_in_use_is_left_alone(checkpoint):
     before = {file.name: file.stat().st_mtime_ns for file in checkpoint.iterdir()}
     with pytest.raises(ValueError, match="is not empty; name a new"):
-        export_checkpoint(ExportArguments(str(checkpoint), str(checkpoint)))
+        export_checkpoint(arguments_of(checkpoint, checkpoint))
     assert {file.name: file.stat().st_mtime_ns for file in checkpoint.iterdir()} == before
+
+
+def test_a_sample_without_quantizing_is_refused(checkpoint, tmp_path):
+    with pytest.raises(ValueError, match="--sample_file is only read with --quantize"):
+        export_checkpoint(arguments_of(checkpoint, tmp_path / "onnx", sample_file="a.txt"))
+
+
+def test_revision_and_token_reach_the_hub(tmp_path, monkeypatch):
+    asked = []
+
+    def ask(name, **options):
+        asked.append(options)
+        raise OSError("not here")
+
+    monkeypatch.setattr("linformer_hf.sharing.onnx_export.AutoConfig.from_pretrained", ask)
+    with pytest.raises(OSError, match="not here"):
+        export_checkpoint(arguments_of("owner/tiny", tmp_path / "onnx", model_revision="v1", token="hf_mine"))
+    assert asked == [{"revision": "v1", "trust_remote_code": False, "token": "hf_mine"}]
 
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path, checkpoint):
