@@ -2,6 +2,7 @@
 
 import ast
 import sysconfig
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,13 +92,23 @@ def manual_topics(file: Path) -> Iterator[str]:
                 yield from (ast.literal_eval(value) for value in node.values)
 
 
+def walk_statements(module: ast.Module) -> Iterator[ast.AST]:
+    """Yield a module and its statements in the order of `ast.walk`, without their expressions, which take longest."""
+    waiting = deque([module])
+    while waiting:
+        node = waiting.popleft()
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            waiting.extend(getattr(node, name, ()))
+        yield node
+
+
 def module_docstrings(files: list[Path]) -> Iterator[tuple[Path, str]]:
     """Yield each module that has docstrings, and these joined; one that stands in two modules only the first time."""
     seen = set()
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for file in files:
-        nodes = ast.walk(ast.parse(file.read_text("utf-8")))
-        found = [ast.get_docstring(node) for node in nodes if isinstance(node, documented)]
+        statements = walk_statements(ast.parse(file.read_text("utf-8")))
+        found = [ast.get_docstring(node) for node in statements if isinstance(node, documented)]
         new = [text for text in dict.fromkeys(found) if text and text not in seen]
         seen.update(new)
         if new:
