@@ -12,6 +12,7 @@ import traceback
 from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -208,7 +209,9 @@ def message_of(error: Exception) -> str | None:
     full = next((str(cause) for cause in causes(error) if FULL_DISK.search(str(cause))), None)
     if full is not None:
         message = f"{full}. Make room, and give the same command again; what was half written is passed over."
-    elif isinstance(error, ValueError | OSError) or (isinstance(error, ImportError) and "pip install" in str(error)):
+    elif isinstance(error, ValueError | OSError | PackageNotFoundError) or (
+        isinstance(error, ImportError) and "pip install" in str(error)
+    ):
         message = str(error)
     elif isinstance(error, HTTPError):
         message = f"The Hub could not be reached: {error}"

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .secrets import hide_everywhere
+
 
 UNFINISHED = ".part"  # at the end of the name of a file that is being written
 
@@ -43,7 +45,7 @@ def write_json(file: str | Path, content: Mapping[str, Any], **options: Any) -> 
     """Write a JSON object with sorted keys, whole or not at all.
 
     JSON has no number for infinity and NaN; they are written as the strings `"Infinity"`, `"-Infinity"` and `"NaN"`,
-    which `float` reads.
+    which `float` reads. Secrets are replaced by `<TOKEN>`.
 
     Args:
         file: What is written; its folder is made.
@@ -53,7 +55,8 @@ def write_json(file: str | Path, content: Mapping[str, Any], **options: Any) -> 
     Returns:
         The file.
     """
-    return write_text(file, json.dumps(spell_non_finite(content), sort_keys=True, **options) + "\n")
+    text = json.dumps(spell_non_finite(hide_everywhere(content)), sort_keys=True, **options)
+    return write_text(file, f"{text}\n")
 
 
 def spell_non_finite(value: Any) -> Any:

@@ -15,7 +15,8 @@ class LoadingArguments:
     """How a model and its tokenizer are fetched."""
 
     model_revision: str = field(
-        default="main", metadata={"help": "Which branch, tag or commit of a model on the Hub to load."}
+        default="main",
+        metadata={"help": "Branch, tag or commit of the model on the Hub.", "aliases": ["--revision"]},
     )
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Run the code that a model on the Hub brings along. Read it first."}

@@ -106,7 +106,7 @@ def earlier_calls(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_results(folder: str | Path) -> dict[str, Any]:
-    """Read the record of a run, infinity and NaN among its numbers as floats.
+    """Read the record of a run, infinity and NaN among its numbers as floats, without secrets.
 
     Raises:
         ValueError: If the folder has none.
@@ -114,7 +114,7 @@ def read_results(folder: str | Path) -> dict[str, Any]:
     file = Path(folder) / FILE_NAME
     if not file.is_file():
         raise ValueError(f"{folder} has no {FILE_NAME}; run the command that makes it.")
-    record = read_json(file)
+    record = hide_everywhere(read_json(file))  # version 0.1.0 recorded tokens
     numbers = record.get("numbers", {})
     record["numbers"] = {
         name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in numbers.items()

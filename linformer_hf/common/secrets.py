@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -87,20 +87,21 @@ def hide_in_command(words: Sequence[str]) -> list[str]:
     return hidden
 
 
-def find_secret(text: str) -> str | None:
-    """Return the beginning of the first secret in a text, enough to find it by and too little to use; None without.
+def find_shape(text: str) -> str | None:
+    """Return the first part of a text that looks like a token or like `user:password` in an address; None without."""
+    if match := SHAPES.search(text):
+        return match[0]
+    return next((match[0] for match in ADDRESS.finditer(text) if ":" in match[0]), None)
 
-    Addresses with a password count, those with a user's name alone do not.
-    """
-    found = next((secret for secret in known_secrets() if len(secret) >= SHORTEST and secret in text), None)
-    if found is None and (match := SHAPES.search(text)):
-        found = match[0]
-    if found is None:
-        found = next((match[0] for match in ADDRESS.finditer(text) if ":" in match[0]), None)
+
+def find_secret(text: str) -> str | None:
+    """Return the first characters of a secret in a text, known or by its shape; None where there is none."""
+    known = (secret for secret in known_secrets() if len(secret) >= SHORTEST and secret in text)
+    found = next(known, None) or find_shape(text)
     return None if found is None else f"{found[:4]}…"
 
 
-def set_tokens_aside(groups: Iterable[Any]) -> None:
+def set_tokens_aside(groups: Sequence[Any]) -> None:
     """Take the tokens out of dataclasses of options; from then on the environment's `HF_TOKEN` holds the one given.
 
     The Trainer pickles its arguments beside the model. Whatever asks the Hub without a token of its own uses the
@@ -126,10 +127,10 @@ def set_tokens_aside(groups: Iterable[Any]) -> None:
         for field in fields(options) if is_dataclass(options) else ():
             value = getattr(options, field.name)
             for text in value if isinstance(value, list) else [value]:
-                if isinstance(text, str) and (SHAPES.search(text) or text in given.values()):
+                if isinstance(text, str) and (find_shape(text) or text in given.values()):
                     raise ValueError(
-                        f"--{field.name} holds an access token, which would be published with what the run writes; "
-                        "take the token out, and give it as the environment variable HF_TOKEN."
+                        f"--{field.name} holds an access token or password, which would be published with what the "
+                        "run writes; take it out. A token goes into the environment variable HF_TOKEN."
                     )
     for value in given.values():
         os.environ["HF_TOKEN"] = value

@@ -73,6 +73,16 @@ def test_a_record_of_version_0_1_0_grows_too(monkeypatch, tmp_path):
     assert [one["command"] for one in record["calls"]] == ["python scripts/run_mlm.py", "linformer pretrain --do_eval"]
 
 
+def test_a_token_in_a_record_of_version_0_1_0_reaches_no_reader(monkeypatch, tmp_path):
+    token = "hf_" + "aBcD" * 8
+    old = {"command": f"python scripts/run_mlm.py --hub_token {token}", "arguments": {"hub_token": "short"}}
+    (tmp_path / "results.json").write_text(json.dumps(old | {"numbers": {"train_runtime": 1}}))
+    assert token not in json.dumps(read_results(tmp_path))
+    assert read_results(tmp_path)["arguments"] == {"hub_token": "<TOKEN>"}
+    call(monkeypatch, tmp_path, "pretrain --do_eval", {"perplexity": 8.0})
+    assert token not in (tmp_path / "results.json").read_text()
+
+
 def test_numbers_of_another_model_do_not_mix(monkeypatch, tmp_path):
     call(monkeypatch, tmp_path, "spectrum", {"layer_0": 3.0, "layer_1": 2.0}, Analysis("a"))
     same = call(monkeypatch, tmp_path, "spectrum", {"layer_0": 4.0}, Analysis("a"))

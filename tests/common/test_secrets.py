@@ -118,7 +118,11 @@ def test_tokens_leave_the_options_for_the_environment(tmp_path):
 def test_two_tokens_or_one_in_another_option_are_refused(tmp_path):
     with pytest.raises(ValueError, match="--token and --hub_token are different"):
         set_tokens_aside([Options(token="one"), TrainingArguments(output_dir=str(tmp_path), hub_token="two")])
-    for options in (Options(name=f"x-{TOKEN}"), Options(files=["a", TOKEN])):
+    for options in (
+        Options(name=f"x-{TOKEN}"),
+        Options(files=["a", TOKEN]),
+        Options(name="https://me:password@host/x"),
+    ):
         with pytest.raises(ValueError, match="holds an access token") as caught:
             set_tokens_aside([options])
         assert TOKEN not in str(caught.value)
