@@ -1,7 +1,7 @@
 """Whether low rank holds for a model and a text: the spectrum of its attention maps, and the k to take."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -196,12 +196,7 @@ def read_texts(
     Raises:
         ValueError: If there is less text than one block.
     """
-    # nothing is trained here, so no text is held out
-    documents = load_texts(replace(source, validation_file=source.validation_file or source.train_file), seed=0)[
-        "train"
-    ]
-    if hasattr(documents, "to_iterable_dataset"):
-        documents = documents.to_iterable_dataset()  # tokenizes only what is read
+    documents = load_texts(source, seed=0, splits=("train",))["train"]  # nothing is trained, so none are held out
     iterate = iterate_lines if line_by_line else iterate_blocks
     examples = iterate((row["text"] for row in documents), tokenizer, longest)
     rows = [row["input_ids"] for row in islice(examples, max_texts)]

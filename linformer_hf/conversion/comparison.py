@@ -2,7 +2,8 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -14,8 +15,9 @@ from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_
 from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
 from ..common.measurement import peak_tensor_bytes, seconds_in_turns
 from ..common.records import FILE_NAME, Stopwatch, model_facts, read_results, write_results
-from ..data.blocks import MaskingCollator, pack_blocks
-from ..data.texts import TextArguments, in_memory, load_texts
+from ..data.blocks import iterate_blocks
+from ..data.masking import MaskingCollator
+from ..data.texts import TextArguments, load_texts
 from .companion_files import local_folder
 from .distances import recall, similarity_correlation
 from .embeddings import MEAN_EMBEDDING, TextEmbedding, read_embedding
@@ -110,9 +112,7 @@ def refuse_other_folder(folder: Path) -> None:
 
 def read_documents(arguments: ComparisonArguments) -> list[str]:
     """Return the held-out documents; of held-out files named alone, all."""
-    if arguments.validation_file and not arguments.train_file:
-        arguments = replace(arguments, train_file=arguments.validation_file)
-    return list(in_memory(load_texts(arguments, arguments.seed)["validation"])["text"])
+    return list(load_texts(arguments, arguments.seed, splits=("validation",))["validation"]["text"])
 
 
 def compare(
@@ -201,7 +201,7 @@ def make_blocks(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length
     Raises:
         ValueError: If the text fills fewer than three.
     """
-    blocks = pack_blocks(tokenizer, length)({"text": list(texts)})["input_ids"][:most]
+    blocks = [block["input_ids"] for block in islice(iterate_blocks(texts, tokenizer, length), most)]
     if len(blocks) < FEWEST_BLOCKS:
         raise ValueError(
             f"The text fills {len(blocks)} blocks of {length} tokens, but a comparison takes {FEWEST_BLOCKS}: give "

@@ -14,6 +14,7 @@ except ImportError as error:
 
 
 CONTENTS = ("documentation", "source", "both")
+DEFAULT_SAMPLE = "documentation"
 LEFT_OUT = {"test", "tests", "site-packages", "idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"}
 HELD_OUT_EVERY = 12
 
@@ -28,7 +29,7 @@ def describe_sample(contents: str) -> str:
     return f"{names[contents]} of Python's standard library"
 
 
-def builtin_sample(contents: str = "documentation") -> dict[str, Dataset]:
+def builtin_sample(contents: str = DEFAULT_SAMPLE) -> dict[str, Dataset]:
     """Read documentation, source code, or both, of this Python; the files are read as text, nothing of them is run.
 
     A document is a topic of `help()`, the docstrings of a module together, or a source file. Tests are left out. With

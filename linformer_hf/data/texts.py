@@ -21,7 +21,7 @@ from .file_formats import (
     refuse_damaged_parquet,
     suffix_of,
 )
-from .library_sample import builtin_sample
+from .library_sample import DEFAULT_SAMPLE, builtin_sample
 
 
 try:
@@ -39,7 +39,6 @@ Table = Dataset | IterableDataset
 Texts = dict[str, Table]
 
 DEFAULT_SHARE = 0.05
-DEFAULT_SAMPLE = "documentation"
 STREAMED_EVAL_ROWS = 1000
 SHUFFLE_BUFFER = 10_000
 LOOKED_AT = 1000  # rows from which the columns that hold text are told

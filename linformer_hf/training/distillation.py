@@ -112,9 +112,15 @@ def distill(
     student_name = run.trained_folder or arguments.model_name_or_path
 
     with training.main_process_first(desc="preparing the text"):
-        data = about_data(arguments.dataset_name, arguments.train_file, "text")
+        data = about_data(
+            arguments.dataset_name,
+            arguments.train_file or arguments.validation_file,
+            "text",
+            arguments.builtin_sample,
+        )
         if texts is None:
-            texts = load_texts(arguments, training.seed)
+            splits = ("train", "validation") if training.do_train else ("validation",)
+            texts = load_texts(arguments, training.seed, splits)
         else:
             data["dataset"] = f"{len(texts['train'])} texts"
         student, teacher, head = load_models(

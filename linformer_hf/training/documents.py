@@ -2,8 +2,8 @@
 
 from transformers import PreTrainedTokenizerBase
 
-from ..data.blocks import cut_lines, pack_blocks
-from ..data.texts import Table, Texts, in_memory
+from ..data.blocks import Examples, cut_lines, pack_blocks
+from ..data.texts import Texts
 
 
 try:
@@ -18,34 +18,37 @@ def make_examples(
     num_tokens: int,
     line_by_line: bool,
     keep_offsets: bool = False,
-) -> tuple[Table, Dataset]:
+    num_workers: int | None = None,
+    mark_passes: bool = True,
+) -> tuple[Examples | None, Dataset | None]:
     """Turn documents into examples to train on, and held-out ones in memory, both without masks.
 
     Args:
-        texts: Documents to train on and held-out ones.
+        texts: Documents to train on and held-out ones, or one of these.
         tokenizer: The tokenizer.
         num_tokens: Length of a block, or the longest example, in tokens.
         line_by_line: Make each document one example instead of packing blocks of equal length.
         keep_offsets: Keep what whole-word masking reads.
+        num_workers: Processes that tokenize.
+        mark_passes: Whether examples of a stream carry the number of their pass, for `MaskingCollator`.
+
+    Returns:
+        None in place of examples for which there is no text.
 
     Raises:
         ValueError: If a text is shorter than one block.
     """
     make = cut_lines if line_by_line else pack_blocks
-    examples = {
-        split: table.map(make(tokenizer, num_tokens, keep_offsets=keep_offsets), batched=True, remove_columns=["text"])
-        for split, table in texts.items()
-    }
-    train, held_out = examples["train"], in_memory(examples["validation"])
-    for split, table in (("train", train), ("held-out", held_out)):
-        if num_rows(table) == 0:
-            raise ValueError(
-                f"The {split} text is shorter than one block of {num_tokens} tokens: give more text, a smaller "
-                "--max_seq_length, or --line_by_line."
-            )
-    return train, held_out
+    examples = {}
+    for split, table in texts.items():
+        workers = num_workers if isinstance(table, Dataset) else None
+        try:
+            examples[split] = make(table, tokenizer, num_tokens, keep_offsets, workers, mark_passes)
+        except ValueError as error:
+            raise ValueError(f"{'Training' if split == 'train' else 'Held-out'} text: {error}") from error
+    return examples.get("train"), examples.get("validation")
 
 
-def num_rows(table: Table) -> int | None:
+def num_rows(table: object) -> int | None:
     """Return the number of rows, or None of a stream."""
     return len(table) if hasattr(table, "__len__") else None

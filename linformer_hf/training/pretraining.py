@@ -208,7 +208,12 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
         numbers["hidden_perplexity"] = measure_perplexity(trainer, hidden)
         logger.info(report(numbers))
     about = {
-        **about_data(arguments.dataset_name, arguments.train_file, "text"),
+        **about_data(
+            arguments.dataset_name,
+            arguments.train_file or arguments.validation_file,
+            "text",
+            arguments.builtin_sample,
+        ),
         "pipeline_tag": "fill-mask",
         "base_model": hub_model(arguments.model_name_or_path),
         "metrics": list(METRICS),

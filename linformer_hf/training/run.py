@@ -20,6 +20,7 @@ from ..common.figures import plot_curves
 from ..common.loading import check_tokenizer, model_length
 from ..common.records import FILE_NAME, Stopwatch, model_facts, write_results
 from ..common.secrets import set_tokens_aside
+from ..data.library_sample import DEFAULT_SAMPLE, describe_sample
 from ..sharing.hub import write_card
 from .optimizers import OptimizerArguments
 from .progress import loss_curves
@@ -180,17 +181,20 @@ def finish_run(
         logger.info(next_step)
 
 
-def about_data(dataset_name: str | None, files: Sequence[str] | None, kind: str) -> dict[str, Any]:
+def about_data(
+    dataset_name: str | None, files: Sequence[str] | None, kind: str, builtin_sample: str | None = None
+) -> dict[str, Any]:
     """Say what a card tells of the data of a run: a data set on the Hub, files by their last names, or the sample.
 
     Args:
         dataset_name: On the Hub.
         files: As the user named them.
         kind: What files hold, as in `text`.
+        builtin_sample: What of the built-in sample is read where nothing else is named; None is the default.
     """
     names = ", ".join(Path(file).name for file in files or [])
     return {
-        "dataset": dataset_name or names or SAMPLE,
+        "dataset": dataset_name or names or describe_sample(builtin_sample or DEFAULT_SAMPLE),
         "dataset_type": dataset_name or kind,
         "dataset_ids": [dataset_name] if dataset_name else None,
     }
