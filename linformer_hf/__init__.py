@@ -55,7 +55,7 @@ __getattr__, __dir__, tools = export_lazily(
         "conversion.convert": ["convert_model"],
         "conversion.projections": ["change_projected_length"],
         "explorer.page": ["ExplorerArguments", "explore"],
-        "sharing.hub": ["PushArguments", "export", "push"],
+        "sharing.hub": ["PushArguments", "push", "save_for_hub"],
         "sharing.onnx_export": ["ExportArguments", "export_checkpoint", "export_onnx"],
         "training.distillation": ["DistillationArguments", "distill"],
         "training.finetuning": ["FinetuningArguments", "finetune"],

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .files import check_new_folder, read_json, spell_non_finite, whole_or_nothing, write_json  # noqa: F401
-from .measurement import Stopwatch  # noqa: F401 (taken from here by older callers)
+from .files import read_json, spell_non_finite, write_json
 from .secrets import hide_everywhere, hide_in_command, is_token_field
 
 

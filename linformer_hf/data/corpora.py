@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from ..common.records import check_new_folder, whole_or_nothing
+from ..common.files import check_new_folder, whole_or_nothing
 
 
 logger = logging.get_logger(__name__)

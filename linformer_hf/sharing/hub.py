@@ -75,9 +75,6 @@ def save_for_hub(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fol
     return folder
 
 
-export = save_for_hub
-
-
 def files_to_push(folder: str | Path) -> dict[str, int]:
     """List what a push uploads, in order, with sizes in bytes: no pickles, no optimizer, no state of a Trainer.
 

@@ -15,7 +15,7 @@ import linformer_hf
 from linformer_hf.data.blocks import pack_blocks, read_once
 from linformer_hf.data.masking import MaskingCollator
 from linformer_hf.data.tokenizers import train_tokenizer
-from linformer_hf.sharing.hub import export
+from linformer_hf.sharing.hub import save_for_hub
 
 
 TEXTS = [f"The cat sees {number} boats on the river." for number in range(20)]
@@ -32,7 +32,7 @@ def folders(tokenizer, tmp_path_factory):
     torch.manual_seed(0)
     heads = [name for name in linformer_hf.__all__ if name.startswith("LinformerFor")] + ["LinformerModel"]
     return {
-        name: export(
+        name: save_for_hub(
             getattr(linformer_hf, name)(tiny_config(vocab_size=len(tokenizer))),
             tokenizer,
             tmp_path_factory.mktemp("heads") / name,
