@@ -1,5 +1,6 @@
 """A new model for pretraining: its configuration, and the initialization that a dense twin shares with it."""
 
+import ast
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,20 +53,19 @@ def new_config(
     if model_type != LinformerConfig.model_type:
         refuse_unused(projection, f"with --model_type {model_type}, which has no projections")
     options = {"max_seq_length": max_seq_length, **projection}
-    overridden_fields = check_overrides(config_overrides, options)
+    overridden_values = read_overrides(config_overrides, options)
     # read against the defaults first, because the fields must fit together when the configuration is made
     overridden = AutoConfig.for_model(model_type)
     if type(overridden) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise ValueError(f"--model_type is {model_type!r}, of which there is no model for masked words.")
-    if config_overrides:
-        overridden.update_from_string(config_overrides)
+    override(overridden, overridden_values)
     fields = {
         "vocab_size": len(tokenizer),
         "max_position_embeddings": max_seq_length or LENGTH,
         **{name: getattr(tokenizer, name) for name in TOKENIZERS_OWN},
         **{name: value for name, value in projection.items() if value is not None},
     }
-    fields = {name: value for name, value in fields.items() if name not in overridden_fields}
+    fields = {name: value for name, value in fields.items() if name not in overridden_values}
     config = type(overridden)(**{**overridden.to_diff_dict(), **fields})
     if "max_position_embeddings" in fields:
         with torch.device("meta"):
@@ -74,8 +74,8 @@ def new_config(
     return config
 
 
-def check_overrides(config_overrides: str | None, options: Mapping[str, Any]) -> set[str]:
-    """Return the names of the fields that are overridden.
+def read_overrides(config_overrides: str | None, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields that are overridden, as they are written.
 
     Args:
         config_overrides: As in `hidden_size=128,num_hidden_layers=4`.
@@ -87,7 +87,7 @@ def check_overrides(config_overrides: str | None, options: Mapping[str, Any]) ->
     pairs = [pair.partition("=") for pair in config_overrides.split(",")] if config_overrides else []
     if bad := next((name for name, equals, _ in pairs if not equals), None):
         raise ValueError(f"--config_overrides has {bad!r}; it must name fields as in hidden_size=128.")
-    values = {name.strip(): value for name, _, value in pairs}
+    values = {name.strip(): value.strip() for name, _, value in pairs}
     for option, value in options.items():
         field = FIELDS.get(option, option)
         if value is not None and field in values:
@@ -98,7 +98,27 @@ def check_overrides(config_overrides: str | None, options: Mapping[str, Any]) ->
     for name in TOKENIZERS_OWN:
         if name in values:
             raise ValueError(f"--config_overrides says {name}={values[name]}, which the tokenizer says; leave it out.")
-    return set(values)
+    return values
+
+
+def override(config: PreTrainedConfig, values: Mapping[str, str]) -> None:
+    """Set fields of a configuration from strings, each as what its default is.
+
+    Args:
+        config: With its defaults. A default of None says nothing of the type, which the string then says.
+        values: The fields as they are written.
+
+    Raises:
+        ValueError: If there is no such field, or the value cannot be read.
+    """
+    for name, value in values.items():
+        if hasattr(config, name) and getattr(config, name) is None:
+            try:
+                setattr(config, name, ast.literal_eval(value))
+            except (ValueError, SyntaxError):
+                setattr(config, name, value)
+        else:
+            config.update_from_string(f"{name}={value}")
 
 
 @torch.no_grad()

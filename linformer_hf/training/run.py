@@ -18,18 +18,17 @@ from transformers.utils import logging
 
 from ..common.figures import plot_curves
 from ..common.loading import check_tokenizer, model_length
-from ..common.records import FILE_NAME, Stopwatch, model_facts, write_results
+from ..common.measurement import Stopwatch
+from ..common.records import FILE_NAME, model_facts, write_results
 from ..common.secrets import set_tokens_aside
 from ..data.library_sample import DEFAULT_SAMPLE, describe_sample
-from ..sharing.hub import write_card
+from ..sharing.card import write_card
 from .optimizers import OptimizerArguments
 from .progress import loss_curves
 from .resuming import find_checkpoint, finished_run, tokens_seen
 
 
 logger = logging.get_logger(__name__)
-
-SAMPLE = "the documentation of Python's standard library"
 
 
 @dataclass
@@ -76,26 +75,32 @@ def start_run(training: TrainingArguments, purposes: Sequence[str] = ("do_train"
         *others, last = [f"--{purpose}" for purpose in purposes]
         raise ValueError(f"Nothing is asked for: give {', '.join(others)}, {last} or several of them.")
     set_tokens_aside([training])  # the Trainer pickles its arguments beside the model
-    check_processes(training)
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    check_processes(launched, training.world_size, training.device.type, is_sharded=bool(training.fsdp))
     trained_folder = finished_run(training) if training.do_train else None
     checkpoint = None if trained_folder else find_checkpoint(training)
     set_seed(training.seed)
     return Run(checkpoint, trained_folder, Stopwatch())
 
 
-def check_processes(training: TrainingArguments) -> None:
+def check_processes(launched: int, together: int, device: str, is_sharded: bool) -> None:
     """Check that the processes of a run train one model together.
+
+    Args:
+        launched: How many processes a launcher has started.
+        together: How many of them train one model.
+        device: The type of device that they train on.
+        is_sharded: Whether the model is to be sharded over them.
 
     Raises:
         ValueError: If each would train alone, or a model that is to be sharded would not be.
     """
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched > 1 and training.world_size == 1:
+    if launched > 1 and together == 1:
         raise ValueError(
             f"{launched} processes were started, and each would train alone because there is no GPU: give --use_cpu."
         )
-    if training.fsdp and (training.world_size == 1 or training.device.type == "cpu"):
-        where = "one process" if training.world_size == 1 else "CPUs"
+    if is_sharded and (together == 1 or device == "cpu"):
+        where = "one process" if together == 1 else "CPUs"
         raise ValueError(
             f"--fsdp shards a model over several GPUs; on {where} the Trainer would leave it whole. Leave --fsdp out."
         )
