@@ -4,7 +4,7 @@ from conftest import enliven
 from transformers import BertConfig
 
 from linformer_hf.conversion.convert import convert_model
-from linformer_hf.data.blocks import train_tokenizer
+from linformer_hf.data.tokenizers import train_tokenizer
 
 
 LINES = [
