@@ -178,7 +178,7 @@ def pool_windows(
         targets = positions.clamp(max=num_rows)[..., None].expand_as(states)
         rows = states.new_full((batch_size, num_rows + 1, channels), absent).scatter(1, targets, states)[:, :-1]
         filled = (positions < num_rows).sum(-1, keepdim=True)
-    rows = rows.unflatten(1, (num_slots, window))
+    rows = rows.reshape(batch_size, -1, window, channels)
     if projection_type == "conv":
         return torch.einsum("bswc,cw->bsc", rows, kernel.to(rows.dtype))
     starts = torch.arange(num_slots, device=states.device) * window
@@ -215,9 +215,20 @@ def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch
     else:
         is_token = torch.arange(num_tokens, device=weight.device) < lengths.to(weight.device).clamp(min=1)
         squares = (weight[..., :num_tokens] / norms[..., None]).square()
-        shares = (squares @ is_token.T.to(squares.dtype)).movedim(-1, 0).to(squares.dtype)
+        shares = (is_token.to(squares.dtype) @ squares.transpose(-1, -2)).to(squares.dtype)  # ([H,] B, K)
+        shares = shares if weight.dim() == 2 else shares.transpose(0, 1)
     scores = shares.log().masked_fill(shares == 0, EMPTY_SLOT)
     return scores[:, None, None] if weight.dim() == 2 else scores[:, :, None]
+
+
+def last_reached_slot(scores: torch.Tensor) -> int:
+    """Count the slots up to the last one that some text reaches, at least one; those after it need no computing.
+
+    Args:
+        scores: As from `log_shares`, `(B, 1, 1, K)`.
+    """
+    is_reached = (scores > EMPTY_SLOT).flatten(0, 2).any(0)
+    return int(is_reached.nonzero().max()) + 1 if is_reached.any() else 1
 
 
 def empty_window_scores(lengths: torch.Tensor, num_tokens: int, window: int) -> torch.Tensor:
@@ -367,8 +378,9 @@ class LinformerAttention(nn.Module):
         query_states = self.split_heads(unpack(self.query(hidden_states), packing))
         key_weight, value_weight = self.projection_weights(shared_weight)
         # below K tokens it is cheaper to map first; an exported graph keeps one order for all lengths
-        is_short = not torch.compiler.is_exporting() and query_states.shape[2] < self.projected_length
-        if self.config.projection_sharing == "none" or (is_short and self.config.projection_type == "linear"):
+        is_matrix = self.config.projection_type == "linear"
+        is_short = is_matrix and not torch.compiler.is_exporting() and query_states.shape[2] < key_weight.shape[-2]
+        if self.config.projection_sharing == "none" or is_short:
             key_states = self.map_then_compress(self.key, hidden_states, key_weight, positions, packing)
             value_states = self.map_then_compress(self.value, hidden_states, value_weight, positions, packing)
         else:
@@ -428,11 +440,14 @@ class LinformerAttention(nn.Module):
 
         That costs less than mapping what is compressed, where each head has its own projection or N is below K.
         """
-        # a row of zeros asks the module for its bias: an adapter or a hook may stand between it and its parameters
-        rows = hidden_states.flatten(0, 1)
-        mapped = linear(F.pad(rows, (0, 0, 0, 1)))
-        bias = mapped[-1]
-        states = unpack((mapped[:-1] - bias).unflatten(0, hidden_states.shape[:2]), packing)
+        if type(linear) is nn.Linear and linear.bias.device == hidden_states.device:
+            mapped = linear(hidden_states)
+            bias = linear.bias.to(mapped.dtype)
+        else:
+            # a row of zeros asks the module for its bias: an adapter or a hook may stand before its parameters
+            mapped = linear(F.pad(hidden_states.flatten(0, 1), (0, 0, 0, 1)))
+            mapped, bias = mapped[:-1].unflatten(0, hidden_states.shape[:2]), mapped[-1]
+        states = unpack(mapped - bias, packing)
         if self.config.projection_type == "linear" and self.config.projection_sharing == "none":
             return self.compress(self.split_heads(states), weight, positions) + self.split_heads(bias[None, None])
         return self.split_heads(self.compress(states, weight, positions) + bias)
@@ -709,6 +724,10 @@ class LinformerModel(LinformerPreTrainedModel):
         is_matrix = shared_weight is not None and self.config.projection_type == "linear"
         if is_matrix and (lengths is not None or may_be_short(num_tokens, longest)):
             shared_scores = log_shares(shared_weight, num_tokens, lengths)
+            # on other devices the answer would have to be waited for; maps that are asked for keep all K columns
+            if shared_scores.is_cpu and not is_tracing(shared_scores) and not self._is_asked_for_states(kwargs):
+                reached = last_reached_slot(shared_scores)
+                shared_weight, shared_scores = shared_weight[:reached], shared_scores[..., :reached]
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -730,6 +749,11 @@ class LinformerModel(LinformerPreTrainedModel):
             value = arguments.pop(name, None)
             if value is not None and value is not False:
                 raise ValueError(f"A Linformer takes no `{name}`: {reason}.")
+        if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
+            logger.warning_once(
+                "The exporter of `torch.onnx.export(dynamo=False)` records this batch and length; the graph is right "
+                "for them alone. Export with `dynamo=True` for others."
+            )
         if arguments.get("output_attentions") and self.config._attn_implementation != "eager":
             logger.warning_once(
                 f"{self.config._attn_implementation!r} forms no attention maps; with `output_attentions=True` a call "

@@ -17,7 +17,13 @@ from linformer_hf import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from linformer_hf.modeling_linformer import mask_padding, pool_sequence, pool_windows, token_positions
+from linformer_hf.modeling_linformer import (
+    eager_attention_forward,
+    mask_padding,
+    pool_sequence,
+    pool_windows,
+    token_positions,
+)
 
 
 HEADS = (
@@ -303,3 +309,19 @@ def test_a_mask_on_another_device_follows_the_states(pooling):
     states = torch.empty(2, 19, 16, device="meta")  # the one other device that every machine has
     assert pool_sequence(states, torch.ones(2, 19), pooling).device.type == "meta"
     assert mask_padding(states, torch.ones(2, 19)).device.type == "meta"
+
+
+def test_slots_after_the_last_one_that_a_text_reaches_are_not_computed(monkeypatch):
+    shapes = []
+
+    def attend(module, query, key, value, attention_mask, **kwargs):
+        shapes.append((key.shape[2], value.shape[2], attention_mask.shape[-1]))
+        return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", attend)
+    model = LinformerModel(tiny_config(projection_init="folded", projected_length=[8, 4])).eval()
+    ids, mask = random_ids(2, 6), (torch.arange(6) < torch.tensor([[3], [2]])).long()
+    model(ids[:, :5])
+    model(ids, mask)
+    model(ids[:, :1], torch.zeros(2, 1))
+    assert shapes == [(5, 5, 5), (4, 4, 4), (3, 3, 3), (3, 3, 3), (1, 1, 1), (1, 1, 1)]
