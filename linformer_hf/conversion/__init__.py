@@ -1,4 +1,4 @@
-"""A dense encoder becomes a Linformer; n and k change; the two are compared."""
+"""Convert a dense encoder into a Linformer, change its n and k, and compare the two."""
 
 from ..common.lazy import export_lazily
 

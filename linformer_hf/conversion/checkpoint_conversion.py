@@ -1,4 +1,4 @@
-"""A saved dense encoder becomes a folder with a Linformer, and with all that lay beside the weights."""
+"""Convert a saved dense encoder into a folder, with tokenizer, card and the other files of its parent."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ from ..common.loading import check_tokenizer, load_whole
 from ..common.measurement import Stopwatch
 from ..common.records import model_facts, write_results
 from ..modeling_linformer import LinformerPreTrainedModel
-from ..sharing.hub import export
+from ..sharing.hub import save_for_hub
 from .companion_files import about_parent, carry_over, left_behind, local_folder, longest_text
 from .convert import ConversionReport, convert_model
 from .embeddings import read_modules
@@ -32,14 +32,14 @@ REPORT = "conversion.json"
 
 @dataclass
 class ConversionArguments:
-    """Which dense encoder becomes which Linformer."""
+    """Options of a conversion."""
 
     model_name_or_path: str = field(
         metadata={
             "help": "The dense encoder (BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA), a folder or on the Hub."
         }
     )
-    output_dir: str = field(metadata={"help": "Where the Linformer goes; a new or empty folder."})
+    output_dir: str = field(metadata={"help": "The folder of the Linformer; new or empty."})
     head: str | None = field(
         default=None,
         metadata={
@@ -207,7 +207,7 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
         }
         write_results(folder, numbers, (arguments,), about)
         (folder / REPORT).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
-        export(model, tokenizer, folder)
+        save_for_hub(model, tokenizer, folder)
     for line in report.lines():
         logger.info(line)
     logger.info(f"Saved in {folder}. Its outputs differ from the parent's until it was taught; next:")
@@ -216,7 +216,7 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
 
 
 def carry_companions(source: Path, target: Path, max_seq_length: int | None) -> list[str]:
-    """Copy what lies beside the weights, and return sentences that name what was copied and what was not."""
+    """Copy the files beside the weights, and return sentences that name those that were copied or left behind."""
     copied = carry_over(source, target, max_seq_length)
     notes = [f"Carried over: {', '.join(copied)}."] if copied else []
     longest = longest_text(source) if copied else None

@@ -1,7 +1,7 @@
-"""What lies in a model's folder beside its weights: carried over to a converted model, or left behind by name.
+"""The files beside the weights of a model: copied to the folder of a converted model, or left behind by name.
 
 Sentence Transformers keeps pooling, normalization, prompts and the longest text there, and the card says under which
-license a model stands and where it comes from.
+license a model is and which model it was made from.
 """
 
 import json
@@ -32,7 +32,7 @@ REPLACED_PATTERNS = (
 
 
 def local_folder(name: str, revision: str | None = None, token: str | None = None) -> Path | None:
-    """Return a folder with what lies beside the weights of a model, fetched from the Hub where it lies there.
+    """Return a local folder with the files beside the weights of a model, which are downloaded from the Hub if needed.
 
     Args:
         name: A folder, or the name of a model on the Hub.
@@ -50,7 +50,7 @@ def local_folder(name: str, revision: str | None = None, token: str | None = Non
         if paths:
             snapshot_download(name, revision=revision, token=token, allow_patterns=paths)
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
-        logger.warning(f"What lies beside the weights of {name} cannot be fetched, and is not read: {error}")
+        logger.warning(f"The files beside the weights of {name} cannot be downloaded, and are not read: {error}")
         return None
     return folder
 

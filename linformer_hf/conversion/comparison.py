@@ -13,8 +13,8 @@ from transformers.utils import logging
 
 from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_head
 from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
-from ..common.measurement import peak_tensor_bytes, seconds_in_turns
-from ..common.records import FILE_NAME, Stopwatch, model_facts, read_results, write_results
+from ..common.measurement import Stopwatch, peak_tensor_bytes, seconds_in_turns
+from ..common.records import FILE_NAME, model_facts, read_results, write_results
 from ..data.blocks import iterate_blocks
 from ..data.masking import MaskingCollator
 from ..data.texts import TextArguments, load_texts
@@ -27,31 +27,33 @@ from .windows import read, window_sizes
 logger = logging.get_logger(__name__)
 
 SMALLEST_LENGTH = 8
+SHORT_LENGTHS = (16, 64, 128, 256, 512)
 FEWEST_BLOCKS = 3  # two have a single similarity, of which there is no correlation
 MASKED_SHARE = 0.15
 
 
 @dataclass(kw_only=True)
 class ComparisonArguments(TextArguments, LoadingArguments):
-    """Which two models are compared, on what text, and where the numbers go."""
+    """Options of a comparison."""
 
     dense_name_or_path: str = field(metadata={"help": "The dense encoder, on the Hub or in a folder."})
     dense_revision: str = field(
         default="main", metadata={"help": "Which branch, tag or commit of the dense encoder to load."}
     )
-    model_name_or_path: str = field(metadata={"help": "The Linformer that was made from it, with its tokenizer."})
+    model_name_or_path: str = field(metadata={"help": "The Linformer that was converted from it, with its tokenizer."})
     output_dir: str = field(metadata={"help": "A new folder for results.json."})
-    lengths: list[int] = field(
-        default_factory=lambda: [16, 64, 128, 256, 512], metadata={"help": "Lengths to compare at, in tokens."}
+    lengths: list[int] | None = field(
+        default=None,
+        metadata={"help": "Lengths to compare at, in tokens. By default 16, 64, 128, 256, 512 up to n, and n."},
     )
     max_blocks: int = field(default=64, metadata={"help": "Compare on at most this many blocks of each length."})
-    batch_size: int = field(default=8, metadata={"help": "Blocks that are read, and timed, together."})
+    batch_size: int = field(default=8, metadata={"help": "Blocks of a batch, whose time is measured."})
     rounds: int = field(default=5, metadata={"help": "How often each model is timed; the median is reported."})
     seed: int = field(default=42, metadata={"help": "Which tokens are masked, and which documents held out."})
 
 
 def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]]:
-    """Compare the two models that a command line names, log a table, and leave a record.
+    """Compare two saved models, log a table, and write a record.
 
     Returns:
         The numbers of each length, as from `compare`.
@@ -74,12 +76,13 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     dense_embedding, embedding = (
         embedding_of(name, source["revision"], source["token"], device) for name, source in zip(names, sources)
     )
+    lengths = arguments.lengths or default_lengths(model_length(linformer))
     numbers = compare(
         dense,
         linformer,
         AutoTokenizer.from_pretrained(arguments.model_name_or_path, **arguments.loading()),
         read_documents(arguments),
-        lengths=arguments.lengths,
+        lengths=lengths,
         max_blocks=arguments.max_blocks,
         batch_size=arguments.batch_size,
         rounds=arguments.rounds,
@@ -90,7 +93,7 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     for line in [*table_lines(numbers), "", *summary_lines(numbers)]:
         logger.info(line)
     longest = model_length(dense)
-    if max(arguments.lengths) > longest:
+    if max(lengths) > longest:
         logger.info(f"The dense model reads {longest} tokens; it reads longer text in windows, which are averaged.")
     folder.mkdir(parents=True, exist_ok=True)
     flat = {f"{name}_{length}": value for length, found in numbers.items() for name, value in found.items()}
@@ -111,7 +114,7 @@ def refuse_other_folder(folder: Path) -> None:
 
 
 def read_documents(arguments: ComparisonArguments) -> list[str]:
-    """Return the held-out documents; of held-out files named alone, all."""
+    """Return the held-out documents, or all of the held-out files where only those are named."""
     return list(load_texts(arguments, arguments.seed, splits=("validation",))["validation"]["text"])
 
 
@@ -140,7 +143,7 @@ def compare(
         texts: Documents.
         lengths: Tokens of a block.
         max_blocks: Blocks of a length, at most, and documents for retrieval.
-        batch_size: Blocks that are read, and timed, together.
+        batch_size: Blocks of a batch, whose time is measured.
         rounds: Timings of each model, in turns; the median is reported.
         seed: Which tokens are masked.
         dense_embedding: How the dense encoder embeds a text, as from `embeddings.read_embedding`.
@@ -189,6 +192,11 @@ def compare(
     return numbers
 
 
+def default_lengths(longest: int) -> list[int]:
+    """Return the lengths to compare at where none are named: short ones, and the longest input of the Linformer."""
+    return [*(length for length in SHORT_LENGTHS if length < longest), longest]
+
+
 def embedding_of(name: str, revision: str, token: str | None, device: torch.device | str) -> TextEmbedding:
     """Return how a model on the Hub or in a folder embeds a text; by the mean over tokens where it does not say."""
     folder = local_folder(name, revision, token)
@@ -224,7 +232,7 @@ def make_halves(
 
 
 def mask_blocks(tokenizer: PreTrainedTokenizerBase, blocks: torch.Tensor, seed: int) -> dict[str, torch.Tensor]:
-    """Hide 15 % of the tokens of blocks, and return `input_ids` and `labels`, `(blocks, length)` each."""
+    """Mask 15 % of the tokens of blocks, and return `input_ids` and `labels`, `(blocks, length)` each."""
     collator = MaskingCollator(tokenizer, MASKED_SHARE, hide_all=True, seed=seed)
     masked = collator([{"input_ids": block} for block in blocks.tolist()])
     return {name: tensor.to(blocks.device) for name, tensor in masked.items()}

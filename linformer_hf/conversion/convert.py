@@ -1,4 +1,4 @@
-"""A dense encoder becomes a Linformer: weights copied by name, positions cut or grown, projections initialized."""
+"""Convert a dense encoder in memory: copy weights by name, cut or extend positions, initialize projections."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The embedding that a model gives for a text: how its folder says that token states are pooled, and what follows.
+"""The embedding that a model computes for a text: pooling of token states and further steps, read from its folder.
 
 Sentence Transformers keeps that beside the weights: `modules.json` lists the steps, and each has a folder with its
 settings. A folder without it is read as Sentence Transformers reads it, by the mean over tokens.
@@ -86,7 +86,7 @@ class TextEmbedding:
 
     Args:
         poolings: Names in `POOLINGS`; the vectors of several are concatenated.
-        layers: What follows on the pooled vector: normalization, a linear map with an activation.
+        layers: Applied to the pooled vector in turn: normalization, a linear map with an activation.
     """
 
     poolings: tuple[str, ...] = (MEAN,)

@@ -1,4 +1,4 @@
-"""What an encoder makes of a batch, in windows where the batch is longer than the encoder reads.
+"""Outputs of an encoder for a batch, in windows where the batch is longer than the encoder reads.
 
 Letters: B batch, N tokens, M model width, W windows.
 """
@@ -30,7 +30,7 @@ class Window:
 
 @dataclass
 class Reading:
-    """What a model makes of a batch.
+    """Outputs of a model for a batch.
 
     Args:
         hidden_states: Output of each layer, `(B, N, M)`.

@@ -1,4 +1,4 @@
-"""The loss of distillation: the weighted distances between what student and teacher make of the same batch.
+"""The loss of distillation: weighted distances between the outputs of student and teacher for the same batch.
 
 Letters: B batch, N tokens, L labelled tokens, V vocabulary.
 """

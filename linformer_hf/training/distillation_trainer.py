@@ -1,4 +1,4 @@
-"""A Trainer whose model learns from a teacher that reads the same text, and what is measured of the two."""
+"""A Trainer whose model learns from a teacher that reads the same text, and the metrics of how close they are."""
 
 import random
 import statistics
@@ -162,7 +162,7 @@ class DistillationTrainer(Trainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...] | None, tuple[torch.Tensor, ...] | None]:
-        """Return the loss, what `measure` needs of the student and its layers, and the teacher's embeddings.
+        """Return the loss, what `Measurement` needs of the student and its layers, and the teacher's embeddings.
 
         Embeddings are those of whole examples, then those of examples cut to each of `measured_lengths`,
         `(B, lengths, D)`.
@@ -218,7 +218,7 @@ class Measurement:
         self.lengths = lengths
 
     def __call__(self, outcome: EvalPrediction) -> dict[str, float]:
-        """Return how near the student's embeddings and layers are to the teacher's, over a held-out set."""
+        """Return how close the student's embeddings and layers are to the teacher's, over a held-out set."""
         ours, errors, spreads = (torch.from_numpy(array) for array in outcome.predictions)
         theirs = torch.from_numpy(outcome.label_ids)
         relative = (errors.sum(0) / spreads.sum(0)).tolist()

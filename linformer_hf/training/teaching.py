@@ -39,7 +39,7 @@ def teach(
         model_name_or_path: The converted model, as `convert_pretrained` writes it.
         teacher_name_or_path: The dense encoder that it was converted from, on the Hub or in a folder.
         texts: Documents to learn from.
-        output_dir: Where the taught model goes, with all that lies beside the weights of the converted one.
+        output_dir: Folder of the taught model, with the other files of the converted one.
         held_out_texts: Documents to measure on. None holds a share of `texts` out.
         held_out_share: This share.
         max_seq_length: Length of a block in tokens; None means the model's n.

@@ -1,4 +1,4 @@
-"""What lies beside the weights of a model on the Hub is fetched, and without the Hub its absence is said."""
+"""The files beside the weights of a model: downloaded, copied, refused or named."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ def test_small_files_and_the_folders_of_the_steps_are_fetched_and_no_others(tmp_
     ]
 
 
-def test_a_hub_out_of_reach_is_said(monkeypatch, caplog):
+def test_a_hub_that_cannot_be_reached_is_logged(monkeypatch, caplog):
     def fail(*arguments, **options):
         raise LocalEntryNotFoundError("no network")
 
@@ -42,7 +42,7 @@ def test_a_hub_out_of_reach_is_said(monkeypatch, caplog):
     monkeypatch.setattr(logging.getLogger("linformer_hf"), "propagate", True)
     with caplog.at_level("WARNING", logger="linformer_hf"):
         assert local_folder("you/encoder") is None
-    assert "beside the weights of you/encoder cannot be fetched" in caplog.text
+    assert "beside the weights of you/encoder cannot be downloaded" in caplog.text
 
 
 def test_a_model_on_the_hub_is_its_own_origin_and_a_folder_names_one(tmp_path):

@@ -18,6 +18,7 @@ from linformer_hf.conversion.comparison import (
     ComparisonArguments,
     compare,
     compare_models,
+    default_lengths,
     make_blocks,
     make_halves,
     mask_blocks,
@@ -196,6 +197,12 @@ def test_a_comparison_leaves_its_record_and_may_be_repeated(folders, word_models
         assert record["numbers"]["embedding_cosine_32"] == numbers[32]["embedding_cosine"]
         assert numbers[32]["top1_agreement"] == expected[32]["top1_agreement"]
         assert record["about"]["dense_model"]["model_type"] == "bert"
+
+
+def test_without_lengths_short_ones_and_the_longest_are_compared(folders, tmp_path):
+    assert list(compare_models(arguments(folders, tmp_path / "out", lengths=None))) == [16, 32]
+    assert default_lengths(512) == [16, 64, 128, 256, 512]
+    assert default_lengths(2048) == [16, 64, 128, 256, 512, 2048]
 
 
 def test_a_model_with_another_head_is_compared_by_its_states(folders, word_models, tmp_path):
