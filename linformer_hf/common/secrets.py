@@ -41,7 +41,12 @@ def is_token_field(name: str) -> bool:
 
 def known_secrets() -> list[str]:
     """Return the secrets of this process, the longest first: from options, environment, and `hf auth login`."""
-    found = {value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name) and len(value) >= SHORTEST}
+    # a plain word, as in PASSWORD=password, would be found in any vocabulary
+    found = {
+        value
+        for name, value in os.environ.items()
+        if ENVIRONMENT.fullmatch(name) and len(value) >= SHORTEST and not (value.isalpha() and value.islower())
+    }
     stored = Path(constants.HF_TOKEN_PATH)  # not `get_token`, which may ask the network for a fresh one
     with suppress(OSError, UnicodeDecodeError):
         found.add(stored.read_text(encoding="utf-8").strip())

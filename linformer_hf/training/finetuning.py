@@ -19,6 +19,7 @@ from ..data.glue import HUB_NAME, get_task
 from ..data.labels import SINGLE_LABEL, Labels, encode_tables, labels_of
 from ..data.tables import TableArguments, load_tables, share_rows
 from ..data.tokenizers import load_tokenizer
+from ..sharing.card import origin_facts
 from .metrics import LOWER_IS_BETTER, TaskMetrics
 from .optimizers import choose_optimizer
 from .options import check_best_metric, early_stopping, refuse_unused
@@ -29,7 +30,6 @@ from .run import (
     about_data,
     finish_run,
     fit_tokenizer,
-    hub_model,
     start_run,
     train_model,
 )
@@ -149,7 +149,7 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         **about_data(hub_name, arguments.train_file, "table"),
         **({"dataset": f"GLUE, {arguments.task_name}"} if arguments.task_name else {}),
         "pipeline_tag": "text-classification",
-        "base_model": hub_model(arguments.model_name_or_path),
+        **origin_facts(arguments.model_name_or_path, arguments.model_revision, arguments.token),
         "metrics": metrics.names,
     }
     finish_run(

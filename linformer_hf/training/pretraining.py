@@ -21,6 +21,7 @@ from ..data.blocks import read_once
 from ..data.masking import MaskingCollator, mask_once, unigram_perplexity
 from ..data.texts import TextArguments, Texts, load_texts
 from ..data.tokenizers import load_tokenizer, train_tokenizer
+from ..sharing.card import origin_facts
 from .documents import make_examples, num_rows
 from .new_model import LENGTH, initialize_like_linformer, new_config
 from .optimizers import choose_optimizer
@@ -33,7 +34,6 @@ from .run import (
     finish_run,
     first_evaluation,
     fit_tokenizer,
-    hub_model,
     start_run,
     train_model,
 )
@@ -215,7 +215,7 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
             arguments.builtin_sample,
         ),
         "pipeline_tag": "fill-mask",
-        "base_model": hub_model(arguments.model_name_or_path),
+        **origin_facts(arguments.model_name_or_path, arguments.model_revision, arguments.token),
         "metrics": list(METRICS),
     }
     finish_run(trainer, run, numbers, arguments, about, model)

@@ -203,8 +203,3 @@ def about_data(
         "dataset_type": dataset_name or kind,
         "dataset_ids": [dataset_name] if dataset_name else None,
     }
-
-
-def hub_model(name: str | None) -> str | None:
-    """Return the name of a model on the Hub, and None for a local folder or no model."""
-    return None if name is None or Path(name).is_dir() else name

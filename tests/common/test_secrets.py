@@ -84,6 +84,11 @@ def test_values_of_the_environment_are_hidden_wherever_they_occur(monkeypatch, n
     assert hide("x no-known-shape-17 y") == "x no-known-shape-17 y"
 
 
+def test_a_plain_word_in_the_environment_is_not_searched_for(monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", "password")
+    assert find_secret('{"password": 17}') is None
+
+
 def test_the_token_of_hf_auth_login_is_hidden(monkeypatch, tmp_path):
     (tmp_path / "token").write_text("stored-by-login\n")
     monkeypatch.setattr(secrets.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import loopback_hub
 import pytest
+from conftest import tiny_config
 from huggingface_hub import HfApi, ModelCard
+from transformers import TrainingArguments
 
+from linformer_hf import LinformerForMaskedLM
 from linformer_hf.common.records import read_results, write_results
+from linformer_hf.data.tokenizers import train_tokenizer
 from linformer_hf.sharing.card import origin_facts, render_card, write_card
+from linformer_hf.sharing.hub import save_for_hub
+from linformer_hf.training.pretraining import PretrainingArguments, pretrain
 
 
 CARDS = Path(__file__).parents[2] / "model_cards"
@@ -109,6 +115,27 @@ def test_what_a_model_came_from_is_read_off_its_folder(tmp_path):
     assert origin_facts(str(tmp_path)) == {"license": "mit", "language": "en", "base_model": "a/b"}
     (tmp_path / "README.md").write_text("---\nlicense: [\n---\n# A\n")
     assert origin_facts(str(tmp_path)) == {}
+
+
+def test_a_trained_model_says_whose_it_is(tmp_path):
+    """License, language and origin of the model that it started from, which a local folder names in its card."""
+    texts = [f"Line {number} of boats, of {number % 7} rivers and of {number % 5} bridges." for number in range(200)]
+    (tmp_path / "corpus.txt").write_text("\n".join(texts))
+    tokenizer = train_tokenizer(texts, 300, 32)
+    model = LinformerForMaskedLM(tiny_config(vocab_size=len(tokenizer)))
+    parent = save_for_hub(model, tokenizer, tmp_path / "parent")
+    card = ModelCard((parent / "README.md").read_text())
+    card.data.license, card.data.language, card.data.base_model = "mit", "en", "owner/grandparent"
+    card.save(parent / "README.md")
+    arguments = PretrainingArguments(
+        train_file=[str(tmp_path / "corpus.txt")], model_name_or_path=str(parent), max_seq_length=16
+    )
+    training = TrainingArguments(
+        output_dir=str(tmp_path / "run"), do_train=True, max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True
+    )
+    pretrain(arguments, training)
+    data = ModelCard((tmp_path / "run" / "README.md").read_text()).data
+    assert (data.license, data.language, data.base_model) == ("mit", "en", "owner/grandparent")
 
 
 def test_what_a_model_came_from_is_read_off_the_hub(tmp_path):

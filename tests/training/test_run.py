@@ -11,7 +11,7 @@ from transformers import TrainerState
 
 from linformer_hf.common.records import read_results
 from linformer_hf.training.pretraining import pretrain
-from linformer_hf.training.run import about_data, check_processes, first_evaluation, hub_model, start_run
+from linformer_hf.training.run import about_data, check_processes, first_evaluation, start_run
 
 
 COSTS = ("train_runtime", "tokens_per_second", "seconds", "peak_memory_bytes", "initial_perplexity")
@@ -131,7 +131,6 @@ def test_a_card_names_data_and_models_without_their_folders(tmp_path):
         "dataset_ids": ["you/it"],
     }
     assert "Python" in about_data(None, None, "text")["dataset"]
-    assert (hub_model(str(tmp_path)), hub_model(None), hub_model("you/it")) == (None, None, "you/it")
 
 
 def test_the_first_evaluation_is_that_before_training():
