@@ -1,4 +1,4 @@
-"""Local files of texts and tables: which there are, and what stands in them, read as it is written or refused."""
+"""Local files of texts and tables: found by name, read as they are written, or refused in one line."""
 
 import ast
 import csv

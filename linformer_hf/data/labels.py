@@ -1,4 +1,4 @@
-"""What labels stand for: one name of several, any of several, or a number to predict. Read, checked and encoded."""
+"""Labels of a table: one name of several, several names, or a number to predict; read, checked and encoded."""
 
 import math
 from collections import Counter
@@ -48,7 +48,7 @@ class Labels:
 
 
 def labels_of(config: PreTrainedConfig) -> Labels:
-    """Read off a configuration what the outputs of its model stand for."""
+    """Return what the outputs of a model stand for, from its configuration."""
     names = tuple(config.id2label[number] for number in range(config.num_labels))
     return Labels(config.problem_type or (REGRESSION if len(names) == 1 else SINGLE_LABEL), names)
 
@@ -61,7 +61,7 @@ def encode_tables(
     names: Sequence[str] | None = None,
     limits: tuple[float, float] = ANY_NUMBER,
 ) -> tuple[Labels, dict[str, Dataset]]:
-    """Find out what the labels of tables stand for, and put them into a column `labels` as a model's loss takes them.
+    """Find out what the labels of tables stand for, and encode them in a column `labels` for the loss of a model.
 
     Test rows may be without labels; the others have them all. With a table `train` the model is to be trained.
 
@@ -119,7 +119,7 @@ def is_blank(value: Any) -> bool:
 
 
 def find_problem(table: Dataset, columns: Sequence[str], asked: str | None = None) -> str:
-    """Tell from its label columns what a table asks for.
+    """Return the problem type of a table, from its label columns.
 
     Files of text say nothing of types, so all rows are looked at: lists, also those printed into a field, and several
     columns mean several labels; numbers, at least one of them with a fraction, mean numbers to predict; all others,
@@ -293,7 +293,7 @@ def read_number(value: Any, limits: tuple[float, float]) -> float | None:
 
 
 def find_names(answers: Mapping[str, list[Answer]], model: Labels) -> tuple[str, ...]:
-    """Collect the names in the training rows; without these take the model's, or where they say nothing all names."""
+    """Return the names in the training rows; without such rows the model's, or where those are defaults all names."""
     if "train" not in answers and not has_plain_names(model):
         return model.names
     seen = answers.get("train") or chain.from_iterable(answers.values())
@@ -305,7 +305,7 @@ def find_names(answers: Mapping[str, list[Answer]], model: Labels) -> tuple[str,
 
 
 def has_plain_names(labels: Labels) -> bool:
-    """Tell whether the names are those that a configuration has by default, which say nothing."""
+    """Tell whether the names are the defaults of a configuration."""
     return all(name == f"LABEL_{number}" for number, name in enumerate(labels.names))
 
 
@@ -345,7 +345,7 @@ def encode(answers: Sequence[Answer], labels: Labels, split: str) -> list[Encode
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(answers)} rows for {split} have no label, the first of them row {missing[0]}; "
-            "label them or take them out."
+            "add a label to them or remove them."
         )
     if labels.problem_type == REGRESSION:
         return list(answers)
@@ -363,7 +363,7 @@ def encode(answers: Sequence[Answer], labels: Labels, split: str) -> list[Encode
 
 
 def check_variety(encoded: Sequence[Encoded], split: str) -> None:
-    """Check that there is something to learn.
+    """Check that the labels differ.
 
     Raises:
         ValueError: If all rows have one label.
@@ -373,7 +373,7 @@ def check_variety(encoded: Sequence[Encoded], split: str) -> None:
 
 
 def report_shares(encoded: Sequence[Encoded], labels: Labels, split: str) -> None:
-    """Log how often each label occurs, or how the numbers to predict spread."""
+    """Log the share of each label, or mean and standard deviation of the numbers to predict."""
     if labels.problem_type == REGRESSION:
         said = (
             f"{labels.names[0]} from {min(encoded):.4g} to {max(encoded):.4g}, mean {fmean(encoded):.4g}, standard "
@@ -394,7 +394,7 @@ def label_shares(encoded: Sequence[Encoded], labels: Labels) -> list[float]:
 
 
 def best_constant(encoded: Sequence[Encoded], labels: Labels) -> Encoded:
-    """Return the answer that is best where the text is not read: the most frequent label, or the mean."""
+    """Return the best answer that does not depend on the text: the most frequent label, or the mean."""
     if labels.problem_type == REGRESSION:
         return fmean(encoded)
     shares = label_shares(encoded, labels)
@@ -404,7 +404,7 @@ def best_constant(encoded: Sequence[Encoded], labels: Labels) -> Encoded:
 
 
 def decode(number: Any, labels: Labels) -> str | list[str] | float:
-    """Return what a model's answer to one row means: a name, names, or a number.
+    """Return the prediction for one row as a name, names, or a number.
 
     Args:
         number: The position of a name, a 0 or 1 for each name, or the number itself.

@@ -1,4 +1,4 @@
-"""Text that every CPython carries: its documentation, and the source code of its standard library."""
+"""Text that comes with CPython: its documentation, and the source code of its standard library."""
 
 import ast
 import sysconfig

@@ -1,4 +1,4 @@
-"""Masked words: which tokens of an example are hidden, and what token frequencies alone would reach."""
+"""Masked words: which tokens of an example are masked, and the perplexity of token frequencies alone."""
 
 import math
 import zlib

@@ -1,4 +1,4 @@
-"""Where labelled rows come from: local files or a data set on the Hub, and which columns of it are read."""
+"""Labelled rows from local files or a data set on the Hub, and the columns of them that are read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -340,7 +340,7 @@ def keep_columns(table: Dataset, layout: Layout, split: str, purpose: str) -> Da
 
 
 def report_empty_texts(table: Dataset, texts: Iterable[str], split: str) -> None:
-    """Log how many rows have nothing to read; they stay, so that no measure gets better by leaving them out."""
+    """Log how many rows have an empty text; they are kept, so that leaving them out improves no metric."""
     for name in texts:
         empty = sum(not (text and text.strip()) for text in table[name])
         if empty:
@@ -348,7 +348,7 @@ def report_empty_texts(table: Dataset, texts: Iterable[str], split: str) -> None
 
 
 def hold_out(table: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Cut rows to measure on from those to train on.
+    """Split rows for evaluation off the training rows.
 
     Raises:
         ValueError: If no row is left on one side.

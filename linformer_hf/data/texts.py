@@ -1,4 +1,4 @@
-"""Where text comes from: local files, a data set on the Hub, or a sample that every Python carries."""
+"""Text from local files, a data set on the Hub, or the library of this Python."""
 
 import os
 import zlib
@@ -48,7 +48,7 @@ TEXT = Features({"text": Value("large_string")})
 
 @dataclass
 class TextArguments:
-    """Where text comes from, and how it is read."""
+    """Sources of text, and how it is read."""
 
     train_file: list[str] | None = field(
         default=None,
@@ -405,7 +405,7 @@ def keep_text(table: Table, column: str | None) -> Table:
 
 
 def choose_splits(tables: Mapping[str, Table], splits: Sequence[str], share: float | None, seed: int) -> Texts:
-    """Name the splits `train` and `validation`, cutting the second from the first where it is needed and missing.
+    """Name the splits `train` and `validation`; the second is split off the first where it is needed and missing.
 
     Args:
         tables: By their own names.
@@ -434,7 +434,7 @@ def choose_splits(tables: Mapping[str, Table], splits: Sequence[str], share: flo
 
 
 def hold_out(table: Table, share: float, seed: int) -> tuple[Table, Table]:
-    """Cut held-out documents from those to train on.
+    """Split held-out documents off the training documents.
 
     Of a stream, whose length is not known, the text of a document decides where it belongs, so that all processes and
     passes agree, and equal documents stay together.

@@ -1,4 +1,4 @@
-"""Tokenizers: one is loaded, with clear words where something is missing, or trained on the text."""
+"""Tokenizers: loaded, with an error that names what is missing, or trained on the text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def load_tokenizer(
     """Load a tokenizer that puts a token before each text and one behind it.
 
     A folder with nothing but `vocab.txt` is read as a BERT tokenizer, one with `vocab.json` and `merges.txt` as a
-    RoBERTa tokenizer. One that adds no tokens, though it has them, is told to.
+    RoBERTa tokenizer. One that has such tokens and does not add them is changed, so that it does.
 
     Args:
         name: On the Hub or in a folder.

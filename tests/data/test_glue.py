@@ -1,4 +1,4 @@
-"""The GLUE table, its metrics against scikit-learn, SciPy and cases worked by hand, and the files that GLUE takes."""
+"""The GLUE tasks, their metrics against scikit-learn, SciPy and values computed by hand, and submission files."""
 
 import csv
 import math
@@ -13,7 +13,7 @@ from linformer_hf.data import glue
 from linformer_hf.data.glue import TASKS, GlueMetric, get_task, score, write_answers
 
 
-# What the Hub's data set and GLUE's own pages say, typed in a second time.
+# From the Hub's data set and GLUE's own pages, independently of the table in glue.py.
 PUBLISHED = {
     "cola": (("sentence",), ("unacceptable", "acceptable"), {"matthews_correlation"}, {"CoLA.tsv"}),
     "sst2": (("sentence",), ("negative", "positive"), {"accuracy"}, {"SST-2.tsv"}),
@@ -51,7 +51,7 @@ def answers_and_references(name, rows=200):
 
 
 def direct(metric, answers, references):
-    """Call the libraries as the published script does."""
+    """Compute a metric as the published script does."""
     return {
         "accuracy": lambda: accuracy_score(references, answers),
         "f1": lambda: f1_score(y_true=references, y_pred=answers),
@@ -76,20 +76,20 @@ def test_columns_labels_metrics_and_files_are_those_of_glue(name):
     assert set(task.submissions.values()) == files
 
 
-def test_only_mnli_validates_twice_and_only_the_diagnostic_set_never():
+def test_only_mnli_has_two_validation_splits_and_only_the_diagnostic_set_has_none():
     assert TASKS["mnli"].validation == ("validation_matched", "validation_mismatched")
     assert [name for name, task in TASKS.items() if task.validation == ()] == ["ax"]
     assert [name for name, task in TASKS.items() if task.training == ()] == ["ax"]
     assert sum(task.validation == ("validation",) for task in TASKS.values()) == 8
 
 
-def test_an_unknown_task_is_refused_with_the_list_of_those_there_are():
+def test_an_unknown_task_is_refused_with_the_list_of_tasks():
     with pytest.raises(ValueError, match="'imdb' is no GLUE task.*cola, sst2.*ax"):
         get_task("imdb")
 
 
 @each_task
-def test_metrics_are_what_the_libraries_say_to_the_last_digit(name):
+def test_metrics_equal_those_of_the_libraries_exactly(name):
     answers, references = answers_and_references(name)
     expected = {metric: direct(metric, answers, references) for metric in TASKS[name].metrics}
     assert score(TASKS[name].metrics, answers, references) == expected
@@ -111,7 +111,7 @@ def test_evaluate_collects_the_metrics_batch_by_batch():
     assert metric.compute() == score(("accuracy", "f1"), answers, references)
 
 
-def test_evaluate_refuses_a_task_that_is_none():
+def test_evaluate_refuses_an_unknown_task():
     with pytest.raises(ValueError, match="'hellaswag' is no GLUE task"):
         evaluate.load(glue.__file__, "hellaswag")
 
@@ -139,7 +139,7 @@ def test_evaluate_refuses_a_task_that_is_none():
         ("accuracy", [[1, 0], [0, 0], [0, 1]], [[1, 1], [0, 0], [0, 1]], 2 / 3),
     ],
 )
-def test_metrics_are_what_a_hand_computes(metric, answers, references, by_hand):
+def test_metrics_equal_values_computed_by_hand(metric, answers, references, by_hand):
     found = score([metric], np.array(answers), np.array(references))
     assert found == {metric: pytest.approx(by_hand, abs=1e-12, nan_ok=True)}
 
@@ -159,7 +159,7 @@ def test_metrics_are_what_a_hand_computes(metric, answers, references, by_hand):
         ("stsb", [2.0, -0.3, 5.7, 4.12345], "0\t2.000\n1\t0.000\n2\t5.000\n3\t4.123\n"),
     ],
 )
-def test_answers_are_written_byte_by_byte_as_glue_takes_them(tmp_path, name, answers, lines):
+def test_submission_files_are_byte_for_byte_as_glue_takes_them(tmp_path, name, answers, lines):
     file = tmp_path / "new" / "answers.tsv"
     write_answers(map(TASKS[name].answer, answers), file)
     assert file.read_bytes() == b"index\tprediction\n" + lines.encode()

@@ -1,4 +1,4 @@
-"""Where text comes from: every format, every way to hold some out, and every mistake a user can make."""
+"""Text of every format and source, held-out text, streams, and options and files that are refused."""
 
 import gzip
 import math
