@@ -10,6 +10,7 @@ from torch import nn
 
 from ..common.measurement import peak_bytes, saved_activation_bytes, seconds_in_turns
 from ..configuration_linformer import LinformerConfig
+from ..modeling_linformer import LinformerProjection
 from .baselines import MeasuredModel, build
 from .inputs import make_inputs
 from .isolation import Record, reason
@@ -100,10 +101,22 @@ def prepare(case: Case) -> torch.device:
 def load(case: Case) -> nn.Module:
     """Build the model of a case, in training mode where its task trains."""
     model = build(case.model.name, case.config, with_head=case.task == "mlm")
+    if case.model.name == "linformer":
+        fill_projections(model)
     model.to(case.device, getattr(torch, case.dtype)).train(case.task != "inference")
     if case.compiled:
         model.compile()
     return model
+
+
+def fill_projections(model: nn.Module) -> None:
+    """Draw the projections of a Linformer, so that it costs what a trained one costs.
+
+    The zeros of a new projection would let a model skip slots that a short text does not reach; training leaves none.
+    """
+    for module in model.modules():
+        if isinstance(module, LinformerProjection):
+            nn.init.normal_(module.weight, std=module.weight.shape[-1] ** -0.5)
 
 
 def make_step(model: nn.Module, case: Case) -> tuple[Callable[[], None], Callable[[], torch.Tensor]]:

@@ -153,8 +153,8 @@ def measure_efficiency(arguments: EfficiencyArguments) -> dict[str, Any]:
         logger.info(f"\n{task}: {title}\n\n{table(of_task)}\n")
         for length in arguments.projected_lengths:
             config = longest.get(MeasuredModel("linformer", length))
-            promised = None if config is None or arguments.padded_share or task == "mlm" else crossing_length(config)
-            numbers |= report_crossing(task, length, of_task, promised)
+            by_macs = None if config is None or arguments.padded_share or task == "mlm" else crossing_length(config)
+            numbers |= report_crossing(task, length, of_task, by_macs)
             numbers |= report_growth(task, length, of_task) if task == "inference" else {}
         draw(task, of_task, folder)
     write_results(folder, numbers, (arguments,), {"setting": setting, "baseline": BASELINE})
@@ -337,7 +337,7 @@ def describe(arguments: EfficiencyArguments) -> str:
 
 
 def report_crossing(
-    task: str, projected_length: int, rows: Sequence[Row], promised: int | None
+    task: str, projected_length: int, rows: Sequence[Row], by_macs: int | None
 ) -> dict[str, float | None]:
     """Log and return from which length on a Linformer is faster than the baseline.
 
@@ -345,7 +345,7 @@ def report_crossing(
         task: The task.
         projected_length: k of the Linformer.
         rows: The rows of the task.
-        promised: The same length by MACs, for the model of the longest n; None where it is unknown.
+        by_macs: The same length by MACs, for the model of the longest n; None where it is unknown.
     """
     model = str(MeasuredModel("linformer", projected_length))
     speedups = [(row.num_tokens, row.speedup) for row in rows if row.model == model and row.speedup]
@@ -359,8 +359,8 @@ def report_crossing(
         where = f"faster than {BASELINE} at every length measured, from {shortest} tokens on"
     else:
         where = f"faster than {BASELINE} from about {found:.0f} tokens on"
-    by_macs = "" if promised is None else f"; by MACs from {promised} on"
-    logger.info(f"{task}, k = {projected_length}: {where}{by_macs}.")
+    note = "" if by_macs is None else f"; by MACs from {by_macs} on"
+    logger.info(f"{task}, k = {projected_length}: {where}{note}.")
     return {f"{task}_crossing_k{projected_length}": found}
 
 

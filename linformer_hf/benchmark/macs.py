@@ -17,9 +17,11 @@ def count_macs(
 
     A layer that compresses first, with E = F, takes 2 n M^2 for queries and output, k n M to compress, 2 k M^2 for
     keys and values, 2 n k M for the attention and 2 n M I for the MLP. With E and F apart it compresses twice. With
-    a matrix a head, or fewer tokens than slots, keys and values are mapped first: 4 n M^2 in all four maps, 2 k n M to
-    compress, and M^2 a batch for each of the two biases. Poolings compress by sums alone, and a convolution by n M
-    MACs.
+    a matrix a head, or fewer tokens than slots, keys and values are mapped first: 4 n M^2 in all four maps and 2 k n M
+    to compress. Poolings compress by sums alone, and a convolution by n M MACs.
+
+    All k slots are counted. A matrix with zeros, as that of a new model has, may leave slots that no token of a short
+    text reaches, and a model on a CPU does not compute those.
 
     Args:
         config: The model.
@@ -31,12 +33,11 @@ def count_macs(
     total = head_macs(config, num_predictions)
     for length in config.projected_lengths:
         total += batch_size * layer_macs(config, length, num_tokens)
-        total += 2 * config.hidden_size**2 if maps_first(config, length, num_tokens) else 0
     return total
 
 
 def layer_macs(config: LinformerConfig, projected_length: int, num_tokens: int) -> int:
-    """Count the MACs of one layer and sequence, but for the biases of maps that come first."""
+    """Count the MACs of one layer and sequence."""
     width = config.hidden_size
     slots = filled_slots(config, projected_length, num_tokens)
     if config.projection_type == "linear":

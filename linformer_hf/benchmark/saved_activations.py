@@ -65,9 +65,7 @@ def compression_bytes(
             numbers += slots * width
             others = slots
     times = compressions(config, projected_length, num_tokens)
-    # keys and values are each mapped from a copy of the input with a row of zeros, which gives the bias
-    copies = 2 * (batch_size * num_tokens + 1) * width * element_size if is_mapped else 0
-    return times * batch_size * (numbers * element_size + others) + copies
+    return times * batch_size * (numbers * element_size + others)
 
 
 def mask_bytes(config: LinformerConfig, element_size: int) -> int:

@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from linformer_hf import LinformerForMaskedLM, LinformerModel
 from linformer_hf.benchmark import baselines, cases, cells
+from linformer_hf.benchmark.baselines import MeasuredModel
 from linformer_hf.benchmark.cases import Case
 from linformer_hf.benchmark.efficiency import EfficiencyArguments, measure_efficiency
 from linformer_hf.benchmark.isolation import reason
@@ -121,6 +122,14 @@ def test_short_texts_are_read_by_one_model_of_a_larger_n(tmp_path, here, report)
     assert "n = 32; 2 texts in each batch" in report.text
     setting = json.loads((tmp_path / "results.json").read_text())["about"]["setting"]
     assert (setting["max_position_embeddings"], setting["batch_size"]) == (32, 2)
+
+
+def test_a_measured_linformer_has_no_zeros_that_let_it_skip_slots():
+    config = tiny_config()
+    case = Case(MeasuredModel("linformer", 8), config, "inference", 8, 1, 0.0, "float32", "cpu", 1, compiled=False)
+    (weight,) = [weight for name, weight in cases.load(case).named_parameters() if "projection" in name]
+    assert weight.shape == (8, 32)
+    assert weight.abs().min() > 0
 
 
 def test_a_run_that_was_stopped_continues_and_draws(tmp_path, here):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import KINDS, random_ids, tiny_config
+from conftest import KINDS, enliven, random_ids, tiny_config
 from dense_shapes import BATCH, dense_twin, mixed_config, with_attention
 from transformers import RobertaModel
 
@@ -32,7 +32,7 @@ SAVED_KINDS = [(*kind, how) for kind in KINDS for how in ("sdpa", "eager") if (*
 )
 def test_saved_bytes_are_those_that_hooks_see(projection_type, projection_sharing, implementation, num_tokens, dtype):
     config = with_attention(mixed_config(projection_type, projection_sharing), implementation)
-    model = LinformerModel(config).train().to(dtype)
+    model = enliven(LinformerModel(config)).train().to(dtype)
     counted = saved_activation_bytes(model, lambda: model(random_ids(BATCH, num_tokens)))
     assert activation_bytes(config, num_tokens, BATCH, implementation, dtype.itemsize) == counted
 
