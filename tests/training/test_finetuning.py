@@ -1,5 +1,6 @@
 """A fine-tuning run from labelled rows to a saved model and its answers, as a user starts it."""
 
+import csv
 import json
 import logging
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from conftest import assert_same_tensors, tiny_config
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from finetuning_tasks import answers, arguments, make_models, opinions, pairs, ratings, sentence, tags, training, write
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -508,3 +509,91 @@ def test_a_tokenizer_that_does_not_fit_is_refused(models, tmp_path):
     asked = arguments(models, train_file=train, tokenizer_name=str(tmp_path / "unpadded"))
     with pytest.raises(ValueError, match="unpadded has no pad token"):
         finetune(asked, training(tmp_path / "out", do_eval=False))
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "message"),
+    [
+        ({"metric_for_best_model": "f1"}, {}, "--metric_for_best_model is f1, .* among loss, accuracy, macro_f1"),
+        ({"do_train": False}, {"use_muon": True}, "--use_muon is True, .* without --do_train"),
+        ({"do_eval": False}, {"tfidf_baseline": True}, "--tfidf_baseline is True, .* without --do_eval"),
+        ({"do_train": False}, {"tfidf_baseline": True}, "--tfidf_baseline is True, .* without --do_train"),
+        ({}, {"task_name": "sst2", "problem_type": REGRESSION}, "--problem_type is regression, .* with --task_name"),
+        ({}, {"max_predict_samples": 5}, "--max_predict_samples .*without --do_predict"),
+        ({}, {"early_stopping_patience": 2}, "--early_stopping_patience is 2, .* without --eval_strategy"),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+)
+def test_options_that_cannot_work_are_refused_before_the_work_begins(models, tmp_path, options, changes, message):
+    file = [write(tmp_path / "rows.csv", GOOD)]
+    with pytest.raises(ValueError, match=message):
+        finetune(
+            arguments(models, train_file=file, validation_file=file, **changes), training(tmp_path / "out", **options)
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rows", [ratings(20), [{"text": "film", "label": found} for found in tags(20)]])
+def test_labels_that_cannot_be_smoothed_are_refused(models, tmp_path, rows):
+    file = [write(tmp_path / "rows.jsonl", rows)]
+    with pytest.raises(ValueError, match="--label_smoothing_factor is 0.1, but the rows ask for (regression|multi)"):
+        finetune(arguments(models, train_file=file), training(tmp_path / "out", label_smoothing_factor=0.1))
+
+
+def test_a_baseline_of_words_without_words_ends_before_training(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetuning, "train_model", pytest.fail)
+    file = [write(tmp_path / "rows.csv", [{"text": "?!", "label": row % 2} for row in range(8)])]
+    with pytest.raises(ValueError, match="--tfidf_baseline finds no word"):
+        finetune(
+            arguments(models, train_file=file, validation_file=file, tfidf_baseline=True), training(tmp_path / "out")
+        )
+
+
+def test_a_baseline_of_words_is_reported_beside(models, tmp_path, caplog):
+    file = [write(tmp_path / "rows.csv", opinions(40))]
+    asked = arguments(models, train_file=file, validation_file=file, tfidf_baseline=True)
+    with caplog.at_level(logging.INFO, logger="linformer_hf"):
+        metrics = finetune(asked, training(tmp_path / "out", max_steps=1))
+    assert metrics["tfidf_accuracy"] > metrics["constant_accuracy"] == 0.75
+    beside = f"0.7500 by the same answer to all, {metrics['tfidf_accuracy']:.4f} by a linear model on words"
+    assert any(line.endswith(beside) for line in caplog.messages)
+
+
+def test_a_damaged_model_is_not_measured(run, tmp_path):
+    """Tensors of a wrong shape are drawn anew where a head is replaced for training, and nowhere else."""
+    folder, _ = run
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / "out" / name).read_bytes())
+    tensors = load_file(folder / "out" / "model.safetensors")
+    name = "linformer.layers.0.mlp.input.weight"
+    name = name if name in tensors else next(name for name in tensors if "mlp" in name and name.endswith("weight"))
+    save_file({**tensors, name: tensors[name][:-1].clone()}, tmp_path / "model.safetensors", {"format": "pt"})
+    rows = [str(folder / "train.csv")]
+    with pytest.raises((ValueError, RuntimeError), match="size mismatch|mismatch|shape"):
+        finetune(arguments(tmp_path, ".", validation_file=rows), training(tmp_path / "out", do_train=False))
+
+
+def test_a_line_break_in_a_label_stays_in_its_field(models, tmp_path):
+    names = ["two\nlines", "a\ttab"]
+    file = write(tmp_path / "rows.jsonl", [{"text": sentence(seed=row), "label": names[row % 2]} for row in range(12)])
+    only = training(tmp_path / "out", do_eval=False, do_predict=True)
+    finetune(arguments(models, train_file=[file], test_file=[file]), only)
+    with open(tmp_path / "out" / "predictions.tsv", newline="", encoding="utf-8") as lines:
+        found = list(csv.reader(lines, delimiter="\t"))
+    assert len(found) == 13
+    assert {answer for _, answer in found[1:]} <= set(names)
+
+
+def test_muon_fine_tunes(models, tmp_path):
+    file = [write(tmp_path / "rows.csv", opinions())]
+    asked = arguments(models, train_file=file, validation_file=file, use_muon=True, muon_learning_rate=1e-2)
+    metrics = finetune(asked, training(tmp_path / "out", max_steps=80))
+    assert metrics["accuracy"] > metrics["constant_accuracy"]
+
+
+def test_a_run_whose_metric_no_longer_improves_stops_early(models, tmp_path):
+    file = [write(tmp_path / "rows.csv", opinions(40))]
+    asked = arguments(models, train_file=file, validation_file=file, early_stopping_patience=2)
+    options = {"max_steps": 9, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "accuracy"}
+    finetune(asked, training(tmp_path / "out", learning_rate=0.0, **options))
+    assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["global_step"] == 3
