@@ -45,6 +45,8 @@ STYLE_SHEET = """
 .pictures dd { margin: 0; font-size: 1.2rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .pictures [role=alert] { padding: 0.8rem 1rem; border-left: 3px solid var(--color-accent); }
 .pictures [role=alert] { background: var(--background-fill-secondary); }
+/* Gradio's base theme draws a chosen radio button that is hovered over as if it were not chosen */
+input[type=radio]:checked:hover { background-color: var(--checkbox-background-color-selected) !important; }
 """
 
 

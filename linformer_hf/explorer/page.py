@@ -6,6 +6,8 @@ Every handler is a function of what its visitor's controls say, so that visitors
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -188,14 +190,14 @@ def build_page(model_names: Sequence[str] = (), is_public: bool = True) -> gr.Bl
         )
         status = gr.Markdown(describe(store.get(shown[0])), elem_id="status")
 
-        def choose(name: str | None) -> tuple[str, str]:
-            try:
-                checkpoint = store.load((name or "").strip())
-            except ValueError as error:
-                raise gr.Error(str(error), title="The checkpoint stays as it was", print_exception=False) from error
-            return checkpoint.name, describe(checkpoint)
-
-        wanted.input(choose, wanted, [chosen, status], show_progress="minimal", api_visibility="private")
+        wanted.input(
+            partial(choose, store),
+            [wanted, chosen],
+            [wanted, chosen, status],
+            show_progress="minimal",
+            show_progress_on=status,
+            api_visibility="private",
+        )
         with gr.Tab("Rank"):
             build_rank(store, chosen)
         with gr.Tab("Cost"):
@@ -206,6 +208,20 @@ def build_page(model_names: Sequence[str] = (), is_public: bool = True) -> gr.Bl
             build_answers(store, chosen)
         gr.Markdown(LIMITS)
     return page
+
+
+def choose(store: CheckpointStore, name: str | None, current: str) -> tuple[str, str, Any]:
+    """Load a checkpoint, or tell the visitor why it does not load and stay with the current one.
+
+    Returns:
+        The name of the checkpoint that is shown from now on, twice, and what it is.
+    """
+    try:
+        checkpoint = store.load((name or "").strip())
+    except ValueError as error:
+        gr.Warning(escape(f"{error} The page stays with {current}."))
+        return current, current, gr.skip()
+    return checkpoint.name, checkpoint.name, describe(checkpoint)
 
 
 def default_name() -> str:
