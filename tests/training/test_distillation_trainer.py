@@ -103,6 +103,10 @@ def test_the_table_has_a_line_for_each_length():
     metrics = {"embedding_cosine": 0.5, "hidden_error_1": 0.1}
     for length, cosine in ((128, 0.5), (16, 0.75)):
         metrics |= {f"embedding_cosine_{length}": cosine, f"similarity_correlation_{length}": 0.25}
-    lines = length_table(metrics)
-    assert [line.split() for line in lines[1:]] == [["16", "0.750", "0.250"], ["128", "0.500", "0.250"]]
+    lines = length_table({**metrics, "speedup_128": 1.25})
+    assert [line.split() for line in lines[1:]] == [
+        ["16", "0.750", "0.250", "-"],
+        ["128", "0.500", "0.250", "1.25", "x"],
+    ]
+    assert lines[0].split() == ["tokens", "cosine", "correlation", "speed"]
     assert length_table({"embedding_cosine": 0.5}) == []
