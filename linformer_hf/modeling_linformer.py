@@ -1055,8 +1055,8 @@ def sinusoidal_positions(num_positions: int, width: int, initializer_range: floa
         width: Columns.
         initializer_range: Deviation of the word embeddings that the table is added to.
     """
-    rates = 10000.0 ** (-torch.arange(0, width, 2) / width)
-    angles = torch.arange(num_positions)[:, None] * rates
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
+    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * rates
     table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]
     return POSITION_AMPLITUDE * initializer_range * table
 
@@ -1071,8 +1071,10 @@ def mimetic_query_key(num_heads: int, width: int) -> tuple[torch.Tensor, torch.T
         num_heads: H.
         width: Of the model, M.
     """
-    bases = torch.linalg.qr(torch.randn(num_heads, width, width // num_heads))[0].transpose(1, 2)
-    noise = torch.randn(bases.shape) * width**-0.5
+    # float32 by name: a model may be built under a default dtype of half precision, which has no QR
+    draws = torch.randn(num_heads, width, width // num_heads, dtype=torch.float32)
+    bases = torch.linalg.qr(draws)[0].transpose(1, 2)
+    noise = torch.randn(bases.shape, dtype=torch.float32) * width**-0.5
     query, key = MIMETIC_NORM * bases, MIMETIC_NORM * (bases + MIMETIC_NOISE * noise)
     return query.flatten(0, 1), key.flatten(0, 1)
 

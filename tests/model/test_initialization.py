@@ -12,6 +12,7 @@ from transformers.utils import logging as host_logging
 
 from linformer_hf import LinformerConfig, LinformerForMaskedLM, LinformerModel
 from linformer_hf.configuration_linformer import ATTENTION_INITS, POSITION_INITS, PROJECTION_INITS
+from linformer_hf.modeling_linformer import sinusoidal_positions
 
 
 EVERY_PROJECTION_INIT = [(kind, start) for kind, starts in PROJECTION_INITS.items() for start in (None, *starts)]
@@ -182,3 +183,12 @@ def test_layers_of_different_k_that_share_a_matrix_start_folded_and_warn(caplog)
     assert not caplog.records
     assert_close(first.sum(1), torch.ones(8))
     assert_close(second.detach() @ torch.ones(32), torch.ones(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_built_in_half_precision_starts_as_one_in_single(dtype):
+    config = tiny_config(dtype=dtype)
+    torch.manual_seed(0)
+    table = LinformerModel._from_config(config).embeddings.position_embeddings.weight
+    assert table.dtype == dtype
+    assert torch.equal(table, sinusoidal_positions(32, 16, 0.02).to(dtype))
