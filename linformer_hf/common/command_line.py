@@ -23,7 +23,7 @@ from torch import distributed
 from transformers import HfArgumentParser
 
 from .processes import join_processes_on_cpus
-from .secrets import HidingFilter, hide, set_tokens_aside
+from .secrets import HidingFilter, hide, move_tokens_to_environment
 
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def run(
         if flags and flags[0].endswith((".json", ".yaml", ".yml")):
             flags = read_flags(Path(flags[0])) + flags[1:]
         groups = parser.parse(flags)
-        set_tokens_aside(groups)
+        move_tokens_to_environment(groups)
         function(*groups)
         if distributed.is_available() and distributed.is_initialized():
             distributed.destroy_process_group()  # its threads may else abort a process that has done its work
@@ -208,7 +208,7 @@ def message_of(error: Exception) -> str | None:
     """Return what a user is to be told of an error, in one line without secrets; None of an error in the program."""
     full = next((str(cause) for cause in causes(error) if FULL_DISK.search(str(cause))), None)
     if full is not None:
-        message = f"{full}. Make room, and give the same command again; what was half written is passed over."
+        message = f"{full}. Make room, and give the same command again; partly written files are ignored."
     elif isinstance(error, ValueError | OSError | PackageNotFoundError) or (
         isinstance(error, ImportError) and "pip install" in str(error)
     ):

@@ -106,7 +106,7 @@ def find_secret(text: str) -> str | None:
     return None if found is None else f"{found[:4]}…"
 
 
-def set_tokens_aside(groups: Sequence[Any]) -> None:
+def move_tokens_to_environment(groups: Sequence[Any]) -> None:
     """Take the tokens out of dataclasses of options; from then on the environment's `HF_TOKEN` holds the one given.
 
     The Trainer pickles its arguments beside the model. Whatever asks the Hub without a token of its own uses the

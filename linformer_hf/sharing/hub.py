@@ -27,7 +27,7 @@ BINARY = ("*.safetensors", "*.model", "*.png", "*.onnx", "*.data")
 STATE = ("trainer_state.json", "train_results.json", "eval_results.json", "all_results.json")
 INDEX = "model.safetensors.index.json"
 MODULES = "modules.json"  # where Sentence Transformers lists pooling and normalization, each in a folder
-LEFT_AT_HOME = ("checkpoint-*", "runs", ".*", "__pycache__")  # folders whose absence nobody needs to be told
+NEVER_PUSHED_FOLDERS = ("checkpoint-*", "runs", ".*", "__pycache__")  # left out without a warning
 
 
 @dataclass
@@ -98,7 +98,7 @@ def pushed_names(folder: Path) -> Iterator[str]:
     for path in folder.iterdir():
         if path.is_file() and is_pushed(path):
             yield path.name
-        is_known = path.name in named or any(fnmatch(path.name, pattern) for pattern in LEFT_AT_HOME)
+        is_known = path.name in named or any(fnmatch(path.name, pattern) for pattern in NEVER_PUSHED_FOLDERS)
         if path.is_dir() and not is_known:
             logger.warning(f"The folder {path} is not pushed.")
     for name in subfolders:

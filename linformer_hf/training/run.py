@@ -20,7 +20,7 @@ from ..common.figures import plot_curves
 from ..common.loading import check_tokenizer, model_length
 from ..common.measurement import Stopwatch
 from ..common.records import FILE_NAME, model_facts, write_results
-from ..common.secrets import set_tokens_aside
+from ..common.secrets import move_tokens_to_environment
 from ..data.library_sample import DEFAULT_SAMPLE, describe_sample
 from ..sharing.card import write_card
 from .optimizers import OptimizerArguments
@@ -74,12 +74,14 @@ def start_run(training: TrainingArguments, purposes: Sequence[str] = ("do_train"
     if not any(getattr(training, purpose) for purpose in purposes):
         *others, last = [f"--{purpose}" for purpose in purposes]
         raise ValueError(f"Nothing is asked for: give {', '.join(others)}, {last} or several of them.")
-    set_tokens_aside([training])  # the Trainer pickles its arguments beside the model
+    move_tokens_to_environment([training])  # the Trainer pickles its arguments beside the model
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     check_processes(launched, training.world_size, training.device.type, is_sharded=bool(training.fsdp))
     trained_folder = finished_run(training) if training.do_train else None
     checkpoint = None if trained_folder else find_checkpoint(training)
     set_seed(training.seed)
+    if training.device.type == "cpu":
+        training.dataloader_pin_memory = False  # torch would warn that nothing gains from it
     return Run(checkpoint, trained_folder, Stopwatch())
 
 

@@ -17,7 +17,7 @@ from linformer_hf.common.secrets import (
     hide_everywhere,
     hide_in_command,
     is_token_field,
-    set_tokens_aside,
+    move_tokens_to_environment,
 )
 
 
@@ -71,7 +71,7 @@ def test_the_words_of_a_command_lose_their_secrets(words, hidden):
 
 
 def test_an_abbreviated_option_is_hidden_by_the_value_that_it_gave():
-    set_tokens_aside([Options(token="short")])
+    move_tokens_to_environment([Options(token="short")])
     assert hide_in_command(["--tok", "short", "--tok=short"]) == ["--tok", HIDDEN, f"--tok={HIDDEN}"]
 
 
@@ -115,21 +115,23 @@ def test_harmless_texts_stay(text):
 
 def test_tokens_leave_the_options_for_the_environment(tmp_path):
     training = TrainingArguments(output_dir=str(tmp_path), hub_token=TOKEN)
-    set_tokens_aside([Options(), training])
+    move_tokens_to_environment([Options(), training])
     assert TOKEN.encode() not in dumps(training)
     assert os.environ["HF_TOKEN"] == TOKEN
 
 
 def test_two_tokens_or_one_in_another_option_are_refused(tmp_path):
     with pytest.raises(ValueError, match="--token and --hub_token are different"):
-        set_tokens_aside([Options(token="one"), TrainingArguments(output_dir=str(tmp_path), hub_token="two")])
+        move_tokens_to_environment(
+            [Options(token="one"), TrainingArguments(output_dir=str(tmp_path), hub_token="two")]
+        )
     for options in (
         Options(name=f"x-{TOKEN}"),
         Options(files=["a", TOKEN]),
         Options(name="https://me:password@host/x"),
     ):
         with pytest.raises(ValueError, match="holds an access token") as caught:
-            set_tokens_aside([options])
+            move_tokens_to_environment([options])
         assert TOKEN not in str(caught.value)
 
 

@@ -348,7 +348,7 @@ def test_a_dry_run_lists_the_files_and_asks_nobody(hub, folder, tmp_path, monkey
         assert re.search(rf"{size / 1e6:.3f} MB  {re.escape(name)}", said)
 
 
-def test_a_push_leaves_pickles_and_the_state_of_training_at_home(folder, copy):
+def test_a_push_uploads_no_pickles_and_no_state_of_a_training(folder, copy):
     for name in ("training_args.bin", "optimizer.pt", "rng_state.pth", "trainer_state.json"):
         (copy / name).write_bytes(b"x")
     for name in ("checkpoint-7", "runs", "thesis"):

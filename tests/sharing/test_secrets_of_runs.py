@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 from transformers import TrainingArguments
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from linformer_hf.common import secrets
 from linformer_hf.common.command_line import run
@@ -34,6 +35,7 @@ def own_process(monkeypatch):
     yield
     package.handlers[:] = handlers
     package.setLevel(level)
+    unset_hf_deepspeed_config()  # kept by the host as soon as --deepspeed names anything
 
 
 def command(monkeypatch, *words):
