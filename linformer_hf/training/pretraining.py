@@ -240,7 +240,7 @@ def check_arguments(arguments: PretrainingArguments, training: TrainingArguments
         for name in ("mlm_probability", "whole_word_mask", "short_seq_length", "short_share", "use_muon")
     }
     if arguments.model_name_or_path:
-        reason = "with --model_name_or_path, whose model is as it is"
+        reason = "with --model_name_or_path, whose model has these fields already"
         refuse_unused({**of_new_models, "vocab_size": arguments.vocab_size}, reason)
     elif not training.do_train:
         raise ValueError("There is nothing to evaluate: name a --model_name_or_path, or give --do_train.")

@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 STATE = "trainer_state.json"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 RANDOM_STATE = re.compile(r"rng_state_(\d+)\.pth")
-LEFT_BY_THE_KILLED = {"runs"}  # TensorBoard's folder is there before the first checkpoint is
+IGNORED = {"runs"}  # the folder of TensorBoard, which is written before the first checkpoint
 
 
 def finished_run(training: TrainingArguments) -> str | None:
@@ -95,7 +95,7 @@ def newest_checkpoint(folder: Path, num_processes: int) -> str | None:
             return str(checkpoint)
         logger.warning(f"{checkpoint} was not written to its end and is passed over.")
     foreign = sorted({path.name for path in folder.iterdir()} - {path.name for path in steps.values()})
-    if set(foreign) - LEFT_BY_THE_KILLED:
+    if set(foreign) - IGNORED:
         names = ", ".join(foreign[:3])
         raise ValueError(f"{folder} holds {names} but no checkpoint to resume from; name a new --output_dir.")
     return None
