@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh clone to a Linformer that fills in masked words of real English: sets up an environment, pretrains on the
-# documentation that every Python carries, loads the result through the Auto class and asks it. No download but packages.
+# From a fresh clone to a Linformer that fills in masked words: sets up an environment, pretrains on the library source
+# code that every Python carries, loads the result through the Auto class and asks it. No download but packages.
 source "$(dirname "$0")/environment.sh" train
 model=${1:-runs/quickstart}
 
@@ -13,38 +13,47 @@ fi
 "$python" - "$model" <<'PYTHON'
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 import linformer_hf
+from linformer_hf.data import builtin_sample
 
 folder = sys.argv[1]
 model = AutoModelForMaskedLM.from_pretrained(folder)
-fill = pipeline("fill-mask", model=model, tokenizer=AutoTokenizer.from_pretrained(folder), top_k=3)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+fill = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=3)
+counts = Counter()
+for text in builtin_sample("source")["train"]["text"][::10]:
+    counts.update(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+frequent = ", ".join(f"{tokenizer.decode(word)!r} {count / counts.total():.1%}" for word, count in counts.most_common(3))
+print(f"\nThe most frequent tokens, which guessing by frequency alone would give everywhere: {frequent}")
 for text in (
-    "Return True if the string is <mask>.",
-    "If the file does <mask> exist, an error is raised.",
-    "This method returns a <mask> of the arguments.",
-    "The default value of this argument <mask> None.",
+    "if value is <mask>:\n    return",
+    "        raise <mask>('bad value')",
+    "    def __init__(<mask>, name):",
+    "for key, value in <mask>.items():",
+    "import os\nimport <mask>\n",
+    "    try:\n        value = int(text)\n    except <mask>:\n        pass",
+    "    return <mask>.path.join(folder, name)",
+    "while <mask>:\n    line = file.readline()",
 ):
     print(f"\n{text}")
     for filling in fill(text):
-        print(f"    {filling['score']:6.1%}  {filling['token_str'].strip() or '(line break)'}")
+        print(f"    {filling['score']:6.1%}  {filling['token_str'].strip() or repr(filling['token_str'])}")
 
 numbers = json.loads(Path(folder, "results.json").read_text())["numbers"]
 print(
     f"""
-Perplexity of words hidden in the held-out text, {model.config.max_position_embeddings} tokens at a time, k = {model.config.projected_length}:
+Perplexity of words hidden in held-out files, {model.config.max_position_embeddings} tokens at a time, k = {model.config.projected_length} by layer:
     {numbers["unigram_perplexity"]:6.0f}  guessing by word frequency
     {numbers["hidden_perplexity"]:6.0f}  this model, after {numbers["train_runtime"]:.0f} seconds of training
-Masked as in training, where every tenth of the words to predict is left to be copied:
-    {numbers["initial_perplexity"]:6.0f}  this model before training
-    {numbers["perplexity"]:6.0f}  this model now
 
 Next:
-    python scripts/run_mlm.py --train_file YOUR_TEXT.txt --output_dir runs/mine --do_train --do_eval
-    python scripts/run_mlm.py --help
+    linformer pretrain --train_file YOUR_TEXT.txt --output_dir runs/mine --do_train --do_eval
+    linformer --help
     AutoModelForMaskedLM.from_pretrained("{folder}") after `import linformer_hf` loads this model in Python."""
 )
 PYTHON

@@ -1,4 +1,4 @@
-"""What the texts tell a reader to run, run: README blocks, and the commands in the scripts' docstrings."""
+"""What the texts tell a reader to run, run: the README from top to bottom, and the commands in scripts' docstrings."""
 
 import json
 import os
@@ -10,151 +10,190 @@ from pathlib import Path
 
 import pytest
 import torch
+from doors import ROOT, SCRIPTS, run_here
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from linformer_hf.conversion.convert import convert_model
+from linformer_hf import convert_pretrained
 
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 QUICKSTART = "runs/quickstart"
+PARENT = "sentence-transformers/all-MiniLM-L6-v2"  # of the README; a small encoder stands in its place
 
 # What makes a command small: the last flag of a name wins. Everything else is run as it stands.
+TRAINER = "--max_steps 2 --per_device_train_batch_size 2 --disable_tqdm true"
+FEW_TEXTS = "--max_train_samples 60 --max_eval_samples 20"
+TINY = "--config_overrides hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=32"
 SMALLER = {
-    "run_mlm.py": "--max_steps 2 --per_device_train_batch_size 2 --use_cpu --disable_tqdm true "
-    "--config_overrides hidden_size=16,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32",
-    "run_glue.py": "--max_steps 2 --use_cpu --disable_tqdm true --train_file reviews.csv",
-    "push_to_hub.py": "--dry_run",
-    "convert_checkpoint.py": "--model_name_or_path runs/minilm",
-    "distill.py": "--model_name_or_path runs/linear --teacher_name_or_path runs/minilm --max_steps 2 --use_cpu "
-    "--max_train_samples 200 --max_eval_samples 40 --per_device_train_batch_size 2 --disable_tqdm true",
-    "compare_models.py": "--dense_name_or_path runs/minilm --model_name_or_path runs/linear --lengths 16 "
-    "--max_eval_samples 40",
-    "analyze_spectrum.py": "--max_texts 2 --max_seq_length 64",
-    "measure_efficiency.py": "--hidden_size 16 --num_attention_heads 2 --vocab_size 99 --lengths 32 --batch_tokens 32 "
+    "pretrain": f"{TRAINER} {FEW_TEXTS} --vocab_size 500 {TINY}",
+    "finetune": TRAINER,
+    "push": "--dry_run",
+    "convert": "",
+    "distill": f"{TRAINER} {FEW_TEXTS}",
+    "compare": "--max_eval_samples 40 --max_blocks 4 --rounds 1",
+    "spectrum": "--max_texts 2 --max_seq_length 64",
+    "benchmark": "--hidden_size 16 --num_attention_heads 2 --vocab_size 99 --lengths 32 --batch_tokens 32 "
     "--projected_lengths 8 --num_hidden_layers 1 --repeats 1 --dense sdpa --threads 1",
-    "explore.py": "--space somewhere",
-    "export_onnx.py": "",
-    "tabulate_runs.py": "",
+    "explore": "--space {folder}/space",
+    "onnx": "",
+    "tabulate": "",
+}
+COMMAND_OF_SCRIPT = {
+    "run_mlm": "pretrain",
+    "run_glue": "finetune",
+    "push_to_hub": "push",
+    "convert_checkpoint": "convert",
+    "distill": "distill",
+    "compare_models": "compare",
+    "analyze_spectrum": "spectrum",
+    "measure_efficiency": "benchmark",
+    "explore": "explore",
+    "export_onnx": "onnx",
+    "tabulate_runs": "tabulate",
 }
 
 
-def commands(text):
-    """List the `python scripts/...` commands in a text, continued lines joined."""
-    joined = re.sub(r"\\\n\s*", "", text)
-    return [line.strip() for line in joined.splitlines() if line.strip().startswith(("python scripts/", "torchrun "))]
+def joined_lines(text):
+    return [line.strip() for line in re.sub(r"\\\n\s*", "", text).splitlines()]
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def steps_of_the_readme():
+    """List the blocks that the README has a reader run, and the commands in them one by one, in their order."""
+    for language, block in re.findall(r"```(python|bash)\n(.*?)```", README, flags=re.DOTALL):
+        if language == "python":
+            yield "python", block
+        else:
+            yield from (("bash", command) for command in joined_lines(block) if not command.startswith("pip install"))
 
 
-ALL_COMMANDS = list(dict.fromkeys(commands(README) + [c for script in SCRIPTS for c in commands(script.read_text())]))
+def commands_of_scripts():
+    for script in SCRIPTS:
+        if script.stem in COMMAND_OF_SCRIPT:
+            yield from (line for line in joined_lines(script.read_text()) if line.startswith("python scripts/"))
 
 
-def run(command, folder, **changes):
-    environment = (
-        os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false"} | changes
-    )
+def in_folder(command, folder, **changes):
+    """Run a command as a reader does, with the Hub's cache in the place of the network."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    settings = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false", "PATH": path}
     return subprocess.run(
-        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900
+        command,
+        cwd=folder,
+        env=os.environ | settings | {"HF_HOME": str(folder / "hub"), "VIRTUAL_ENV": sys.prefix} | changes,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
 
 
-@pytest.fixture(scope="session")
+def save_sentence_encoder(folder):
+    """Save a small BERT as Sentence Transformers do."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "boats", "bridges", "line"]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=512, **sizes)).save_pretrained(folder)
+    vocabulary = {word: number for number, word in enumerate(words)}
+    BertTokenizer(vocab=vocabulary, model_max_length=512).save_pretrained(folder)
+    body = Transformer(str(folder))
+    SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), "mean")]).save(str(folder))
+
+
+@pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A folder as a reader has it: the scripts, a corpus, and the model that the quickstart leaves."""
+    """An empty folder with the scripts of the clone, and the README's parent in the cache of the Hub."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "scripts").symlink_to(ROOT / "scripts")
-    lines = [
-        f"Line {number} of the corpus speaks of boats, rivers and {number % 7} bridges." for number in range(4000)
-    ]
-    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
-    # rows as the columns of SST-2 and those of the texts' own example name them
-    rows = [f"Boat {number} is fine.,{1 + number % 5},Boat {number} leaks.,{number % 2}" for number in range(100)]
-    (folder / "reviews.csv").write_text("\n".join(["review,stars,sentence,label", *rows]) + "\n")
-    save_dense_and_linear(folder / "runs")
+    cached = folder / "hub" / "hub" / f"models--{PARENT.replace('/', '--')}"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("0" * 40)
+    save_sentence_encoder(cached / "snapshots" / ("0" * 40))
     return folder
 
 
-def save_dense_and_linear(folder):
-    """Save a small BERT where the texts have MiniLM, its spectrum, and where they have it made linear and taught."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "boats", "bridges", "line"]
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    dense = BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=512, **sizes))
-    linear, _ = convert_model(dense, max_position_embeddings=64, projected_length=8)
-    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, model_max_length=512)
-    for name, model in (("minilm", dense), ("linear", linear), ("taught", linear)):
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    (folder / "spectrum").mkdir()
-    shares = {"energy": [[[0.8, 0.9, 0.99, 1.0], [0.7, 0.9, 0.99, 1.0]]], "longest_text": 512}
-    (folder / "spectrum" / "spectrum.json").write_text(json.dumps(shares))
+def smaller(command, folder):
+    """Split a command into words, with flags behind it that make it small."""
+    words = shlex.split(command)
+    if words[0] == "linformer":
+        name = words[1]
+    elif "linformer_hf" in words:
+        name = words[words.index("linformer_hf") + 1]
+    else:
+        script = next((Path(word).stem for word in words if word.endswith(".py")), None)
+        name = COMMAND_OF_SCRIPT.get(script)
+    return words if name is None else words + shlex.split(SMALLER[name].format(folder=folder))
 
 
-@pytest.fixture(scope="session")
-def quickstart(workplace):
-    """Run the quickstart as it stands, in the environment of the tests."""
-    model = workplace / QUICKSTART
-    done = run(
-        ["bash", str(ROOT / "scripts" / "quickstart.sh"), str(model)],
-        workplace,
-        VIRTUAL_ENV=sys.prefix,
-        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return model, done.stdout
-
-
-def test_the_quickstart_learns_well_below_word_frequencies_and_says_so(quickstart):
-    model, output = quickstart
-    numbers = json.loads((model / "results.json").read_text())["numbers"]
-    assert numbers["perplexity"] * 1.5 <= numbers["unigram_perplexity"] < numbers["initial_perplexity"]
-    assert numbers["hidden_perplexity"] < 0.9 * numbers["unigram_perplexity"]
-    for name in ("unigram_perplexity", "perplexity", "hidden_perplexity"):
-        assert f"{numbers[name]:.0f}" in output
-    assert len(re.findall(r"^ +\d+\.\d%  \S", output, flags=re.MULTILINE)) == 12
-
-
-def test_the_quickstart_keeps_a_model_that_is_there(quickstart, workplace):
-    model, _ = quickstart
-    before = (model / "model.safetensors").stat().st_mtime_ns
-    again = run(
-        ["bash", str(ROOT / "scripts" / "quickstart.sh"), str(model)],
-        workplace,
-        VIRTUAL_ENV=sys.prefix,
-        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    )
-    assert again.returncode == 0, again.stderr
-    assert "holds a model already" in again.stdout
-    assert (model / "model.safetensors").stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.splitlines()[0][:40])
-def test_the_python_of_the_readme_runs_and_prints_what_it_shows(quickstart, workplace, block):
-    done = run([sys.executable, "-c", block], workplace)
-    assert done.returncode == 0, done.stderr
-    shown = [line[2:] for line in block.splitlines() if line.startswith("# ")]
-    printed = done.stdout.splitlines()
-    assert len(printed) == len(shown)
+@pytest.mark.parametrize(
+    ("language", "step"), steps_of_the_readme(), ids=lambda value: value.strip().splitlines()[0][:50]
+)
+def test_the_readme_runs_from_top_to_bottom(language, step, workplace):
+    """Each step finds what the steps above it have made."""
+    if language == "bash":
+        if "test.sh" in step:
+            pytest.skip("that is this very suite")
+        words = ["bash", "-c", step] if step.startswith("python -c") else smaller(step, workplace)
+        done = in_folder(words, workplace)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return
+    done = in_folder([sys.executable, "-c", re.sub(r"max_steps=\d{3,}", "max_steps=2", step)], workplace)
+    assert done.returncode == 0, done.stderr[-4000:]
+    shown = [line[2:] for line in step.splitlines() if line.startswith("# ")]
+    printed = done.stdout.splitlines()[-len(shown) :]
     # words and numbers are those of one machine; their form is the same everywhere
     form = re.compile(r"[^\s\d]+|\d+\.\d+|\d+")
     assert [len(form.findall(line)) for line in printed] == [len(form.findall(line)) for line in shown]
 
 
-@pytest.mark.parametrize("command", ALL_COMMANDS, ids=lambda command: command[:60])
-def test_a_command_in_the_texts_runs(quickstart, workplace, command, tmp_path):
-    words = shlex.split(command)
-    script = next(Path(word).name for word in words if word.endswith(".py"))
-    launcher = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
-    words[:1] = launcher[words[0]]
+def test_the_quickstart_reads_its_context_and_says_so(workplace):
+    model = workplace / QUICKSTART
+    assert model.is_dir(), "the README's steps leave it"
+    numbers = json.loads((model / "results.json").read_text())["numbers"]
+    assert numbers["hidden_perplexity"] < numbers["unigram_perplexity"] / 3
+    again = in_folder(["bash", str(ROOT / "scripts" / "quickstart.sh"), str(model)], workplace)
+    assert again.returncode == 0, again.stderr
+    assert "holds a model already" in again.stdout
+    for name in ("unigram_perplexity", "hidden_perplexity"):
+        assert f"{numbers[name]:.0f}" in again.stdout
+    assert len(re.findall(r"^ +\d+\.\d%  \S", again.stdout, flags=re.MULTILINE)) == 24
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, workplace):
+    """A folder with the models that scripts' docstrings name, small ones, and the files."""
+    folder = tmp_path_factory.mktemp("scripts")
+    lines = [
+        f"Line {number} of the corpus speaks of boats, rivers and {number % 7} bridges." for number in range(2000)
+    ]
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
+    rows = [f"Boat {number} is fine.,{1 + number % 5},Boat {number} leaks.,{number % 2}" for number in range(100)]
+    (folder / "reviews.csv").write_text("\n".join(["review,stars,sentence,label", *rows]) + "\n")
+    save_sentence_encoder(folder / "roberta-base")
+    convert_pretrained(str(folder / "roberta-base"), folder / "runs" / "converted", projected_length=8)
+    convert_pretrained(str(folder / "roberta-base"), folder / "runs" / "distilled", projected_length=8)
+    words = f"run_mlm.py --train_file corpus.txt --output_dir {QUICKSTART} --do_train --do_eval --projected_length 8 "
+    words += f"--max_seq_length 64 {SMALLER['pretrain']}"
+    done = in_folder([sys.executable, str(ROOT / "scripts" / words.split()[0]), *words.split()[1:]], folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.parametrize("command", commands_of_scripts(), ids=lambda command: command[:60])
+def test_a_command_in_a_script_runs(command, models, monkeypatch, capsys, tmp_path):
+    words = smaller(command.replace("FacebookAI/roberta-base", "roberta-base"), tmp_path)[1:]
     if "--output_dir" in words:
         words[words.index("--output_dir") + 1] = str(tmp_path / "out")
-    smaller = shlex.split(SMALLER[script].replace("somewhere", str(tmp_path / "space")))
-    done = run(words + smaller, workplace)
-    assert done.returncode == 0, done.stderr
+    if "--task_name" in words:
+        words += ["--train_file", "reviews.csv"]
+    done = run_here(words, models, monkeypatch, capsys)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_every_script_shows_a_command_that_is_run_here():
+    shown = {Path(command.split()[1]).stem for command in commands_of_scripts()}
+    assert shown == set(COMMAND_OF_SCRIPT) == {script.stem for script in SCRIPTS} - {"make_corpus"}
 
 
 @pytest.mark.parametrize(
@@ -162,20 +201,22 @@ def test_a_command_in_the_texts_runs(quickstart, workplace, command, tmp_path):
 )
 def test_a_published_record_names_its_command_and_commit(file):
     record = json.loads(file.read_text())
-    assert record["command"].startswith("python ")
+    assert record["command"].startswith(("python ", "linformer "))
     assert record["numbers"]
     assert record["commit"]
 
 
-def test_numbers_in_the_readme_come_from_their_record():
+@pytest.mark.parametrize("page", ["README.md", "model_cards/README.md"])
+def test_numbers_in_the_texts_come_from_their_record(page):
     """A section names its record and the numbers it shows, each with its format where that is not a whole number."""
-    sections = re.findall(r"<!-- numbers: (\S+) (.*?) -->\n(.*?)<!-- end -->", README, flags=re.DOTALL)
+    text = (ROOT / page).read_text("utf-8")
+    sections = re.findall(r"<!-- numbers: (\S+) (.*?) -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)
     assert sections
     for folder, names, text in sections:
         numbers = json.loads((ROOT / folder / "results.json").read_text())["numbers"]
         pairs = [name.partition(":") for name in names.split(",")]
         shown = {f"{numbers[name]:{form or '.0f'}}" for name, _, form in pairs}
-        assert shown <= set(re.findall(r"\d+(?:\.\d+)?", text)), (shown, text)
+        assert shown <= set(re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))), (shown, text)
 
 
 def test_the_one_check_runs_the_test_command_of_the_readme():
