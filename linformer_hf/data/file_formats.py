@@ -147,7 +147,8 @@ def read_csv(file: str, is_tab_separated: bool = False, is_quoted: bool = True) 
     Args:
         file: In UTF-8, compressed by gzip or not.
         is_tab_separated: Whether tabs, and only these, separate the fields.
-        is_quoted: Whether a field may stand in quotes, which may hold separators and line breaks.
+        is_quoted: Whether a field may stand in quotes, which may hold separators and line breaks. Files without
+            quotes are those that GLUE publishes, of which QQP's has broken rows: they are left out, with a warning.
 
     Yields:
         The fields of each row; of all rows as many as of the first.
@@ -161,9 +162,28 @@ def read_csv(file: str, is_tab_separated: bool = False, is_quoted: bool = True) 
             separator = "\t" if is_tab_separated else find_separator(file)
             quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
             rows = csv.reader(stream, delimiter=separator, quoting=quoting, strict=True)
-            yield from check_rows(rows, file, SEPARATORS[separator])
+            if is_quoted:
+                yield from check_rows(rows, file, SEPARATORS[separator])
+            else:
+                yield from leave_out_broken_rows(rows, file)
     finally:
         csv.field_size_limit(limit)
+
+
+def leave_out_broken_rows(rows: Any, file: str) -> Iterator[list[str]]:
+    """Yield the rows of a `csv.reader` that have as many fields as the first, and say how many others there are."""
+    width, broken = None, []
+    for fields in rows:
+        width = width or len(fields)
+        if len(fields) == width:
+            yield fields
+        elif fields:
+            broken.append(rows.line_num)
+    if broken:
+        logger.warning(
+            f"{file}: rows that do not have the {width} fields of the first are left out: {len(broken)}, the first of "
+            f"them in line {broken[0]}."
+        )
 
 
 def find_separator(file: str) -> str:

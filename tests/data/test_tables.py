@@ -132,6 +132,16 @@ def test_the_files_that_glue_itself_ships_are_read(tmp_path, name):
     assert list(found["labels"]) == labels
 
 
+def test_broken_rows_of_glues_own_files_are_left_out_and_counted(tmp_path, caplog):
+    file = tmp_path / "train.tsv"
+    rows = ["id\tquestion1\tquestion2\tis_duplicate", "0\tWho?\tWhich?\t1", "1\tWhy", "2\tWhat?\tWhen?\t0"]
+    file.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    with caplog.at_level("WARNING", logger="linformer_hf"):
+        found = read("train", task_name="qqp", train_file=[str(file)])["train"]
+    assert list(found["question1"]) == ["Who?", "What?"]
+    assert "rows that do not have the 4 fields of the first are left out: 1, the first of them in line 3" in caplog.text
+
+
 def test_the_test_file_of_cola_has_a_header_where_the_others_have_none(tmp_path):
     train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
     train.write_text("gj04\t1\t\tShe sang.\ngj04\t0\t*\tShe sung.\n", encoding="utf-8")
