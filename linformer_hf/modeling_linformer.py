@@ -71,6 +71,12 @@ REFUSED_ARGUMENTS = {
 }
 
 
+def is_tracing(tensor: torch.Tensor) -> bool:
+    """Tell whether a graph is being recorded, in which nothing may depend on how many tokens are real."""
+    is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return is_captured or tensor.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def token_positions(attention_mask: torch.Tensor, max_positions: int) -> torch.Tensor:
     """Number the real tokens 0, 1, 2, ... and send padding to the position after the last, n, `(B, N)`.
 
@@ -89,29 +95,6 @@ class Packing(NamedTuple):
     shape: tuple[int, int]  # (B, N)
 
 
-def pack(states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
-    """Line up the real tokens of all texts, `(B, N, C)` to `(1, T, C)`; without padding there is nothing to do."""
-    if packing is None:
-        return states
-    # a selection by numbers that never repeat: its gradient needs no sorting, as that of an index does
-    return states.flatten(0, 1).index_select(0, packing.rows.to(states.device))[None]
-
-
-def unpack(states: torch.Tensor, packing: Packing | None, batch: torch.Tensor | None = None) -> torch.Tensor:
-    """Undo `pack`, `(1, T, C)` to `(B, N, C)`; padding is what it is in `batch`, or zeros."""
-    if packing is None:
-        return states
-    batch = states.new_zeros(*packing.shape, states.shape[-1]) if batch is None else batch.to(states)
-    rows = packing.rows.to(states.device)  # layers may lie on other devices than the embeddings
-    return batch.flatten(0, 1).index_copy(0, rows, states[0]).unflatten(0, packing.shape)
-
-
-def is_tracing(tensor: torch.Tensor) -> bool:
-    """Tell whether a graph is being recorded, in which nothing may depend on how many tokens are real."""
-    is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-    return is_captured or tensor.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing()
-
-
 def pack_positions(
     positions: torch.Tensor, lengths: torch.Tensor, max_positions: int
 ) -> tuple[Packing, Packing, torch.Tensor]:
@@ -128,6 +111,23 @@ def pack_positions(
     columns = torch.arange(longest, device=positions.device)
     moved_positions = torch.where(columns < lengths, columns, max_positions)
     return Packing(rows, (batch_size, num_tokens)), Packing(moved_rows, (batch_size, longest)), moved_positions
+
+
+def pack(states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+    """Line up the real tokens of all texts, `(B, N, C)` to `(1, T, C)`; without padding there is nothing to do."""
+    if packing is None:
+        return states
+    # a selection by numbers that never repeat: its gradient needs no sorting, as that of an index does
+    return states.flatten(0, 1).index_select(0, packing.rows.to(states.device))[None]
+
+
+def unpack(states: torch.Tensor, packing: Packing | None, batch: torch.Tensor | None = None) -> torch.Tensor:
+    """Undo `pack`, `(1, T, C)` to `(B, N, C)`; padding is what it is in `batch`, or zeros."""
+    if packing is None:
+        return states
+    batch = states.new_zeros(*packing.shape, states.shape[-1]) if batch is None else batch.to(states)
+    rows = packing.rows.to(states.device)  # layers may lie on other devices than the embeddings
+    return batch.flatten(0, 1).index_copy(0, rows, states[0]).unflatten(0, packing.shape)
 
 
 def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: Positions) -> torch.Tensor:
@@ -187,6 +187,11 @@ def pool_windows(
         total = rows.sum(2, dtype=torch.promote_types(rows.dtype, torch.float32))  # float16 would overflow
         return (total / held.clamp(min=1)).to(rows.dtype)
     return rows.amax(2).masked_fill(held == 0, 0.0)
+
+
+def may_be_short(num_tokens: int, max_positions: int) -> bool:
+    """Tell whether an input has less than n tokens, or a graph is recorded that must serve those that have."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing() or num_tokens < max_positions
 
 
 def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch.Tensor:
@@ -268,6 +273,11 @@ def eager_attention_forward(
     scores = scores if attention_mask is None else scores + attention_mask
     weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def has_projection_weights(config: LinformerConfig) -> bool:
+    """Tell whether the projections are learned; the poolings are not."""
+    return config.projection_type in ("linear", "conv")
 
 
 class LinformerProjection(nn.Module):
@@ -534,6 +544,86 @@ class LinformerLayer(GradientCheckpointingLayer):
         return self.mlp_layer_norm(hidden_states + self.dropout(self.mlp(hidden_states)))
 
 
+def window_averages(slots: int, tokens: int) -> torch.Tensor:
+    """Average windows of n / k tokens, `(k, n)`; a token on a border counts in both windows by its share."""
+    edges = torch.arange(slots + 1, dtype=torch.float64) * tokens / slots
+    left, right, token = edges[:-1, None], edges[1:, None], torch.arange(tokens)
+    overlap = (torch.minimum(right, token + 1) - torch.maximum(left, token)).clamp(min=0)
+    return (overlap * slots / tokens).float()
+
+
+def folded_identity(slots: int, tokens: int) -> torch.Tensor:
+    """Put token j into slot j mod k, `(k, n)`, which is full attention for texts of up to k tokens.
+
+    Tokens after the first k are weighted so that all of a slot together are as large as its first.
+    """
+    folded = torch.eye(slots)[:, torch.arange(tokens) % slots]
+    folded[:, slots:] *= max(tokens / slots - 1, 1) ** -0.5
+    return folded
+
+
+def projection_init(config: LinformerConfig) -> str:
+    """Name what the projections of a new model start from; None in the configuration means the default of the kind."""
+    if config.projection_init is not None:
+        return config.projection_init
+    is_shared = config.projection_type == "linear" and config.projection_sharing == "layerwise"
+    if is_shared and len(set(config.projected_lengths)) > 1:
+        logger.warning_once(
+            "Layers with different `projected_length` share one matrix and read its first rows, which start as a "
+            "folded identity: each slot sums tokens that lie far apart. With `projection_sharing` = 'key_value' every "
+            "layer starts from windows, from which models learn more."
+        )
+        return "folded"
+    return PROJECTION_INITS[config.projection_type][0]
+
+
+def sinusoidal_positions(num_positions: int, width: int, initializer_range: float) -> torch.Tensor:
+    """Return a position table of sines and cosines (Vaswani et al. 2017, section 3.5), `(num_positions, width)`.
+
+    Args:
+        num_positions: Rows.
+        width: Columns.
+        initializer_range: Deviation of the word embeddings that the table is added to.
+    """
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
+    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * rates
+    table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]
+    return POSITION_AMPLITUDE * initializer_range * table
+
+
+def mimetic_query_key(num_heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw query and key weights of all heads whose products resemble the identity, each `(width, width)`.
+
+    A head's query and key rows are nearly the same basis of a random subspace, so that tokens attend to what resembles
+    them, as in trained models (Trockman and Kolter 2023, arXiv 2305.09828).
+
+    Args:
+        num_heads: H.
+        width: Of the model, M.
+    """
+    # float32 by name: a model may be built under a default dtype of half precision, which has no QR
+    draws = torch.randn(num_heads, width, width // num_heads, dtype=torch.float32)
+    bases = torch.linalg.qr(draws)[0].transpose(1, 2)
+    noise = torch.randn(bases.shape, dtype=torch.float32) * width**-0.5
+    query, key = MIMETIC_NORM * bases, MIMETIC_NORM * (bases + MIMETIC_NOISE * noise)
+    return query.flatten(0, 1), key.flatten(0, 1)
+
+
+def resized_fields(config: LinformerConfig, max_positions: int) -> dict[str, int | list[int]]:
+    """Return the configuration fields that a new n changes, or raise a ValueError if it is no number of windows."""
+    if config.projection_type == "linear":
+        return {"max_position_embeddings": max_positions}
+    windows = [config.max_position_embeddings // length for length in config.projected_lengths]
+    for window in windows:
+        if max_positions % window:
+            raise ValueError(
+                f"{max_positions} positions are not a whole number of windows of {window} tokens; take a multiple."
+            )
+    lengths = [max_positions // window for window in windows]
+    uniform = isinstance(config.projected_length, int)
+    return {"max_position_embeddings": max_positions, "projected_length": lengths[0] if uniform else lengths}
+
+
 class LinformerPreTrainedModel(PreTrainedModel):
     """What all Linformers share: initialization, capabilities, and growing or shrinking n."""
 
@@ -652,6 +742,16 @@ class LinformerPreTrainedModel(PreTrainedModel):
             )
 
 
+def check_mask_shape(attention_mask: torch.Tensor, batch_size: int, num_tokens: int) -> None:
+    """Accept a mask of shape `(B, N)`; for any other raise a ValueError that says why it has no meaning."""
+    if tuple(attention_mask.shape) != (batch_size, num_tokens):
+        raise ValueError(
+            f"`attention_mask` has shape {tuple(attention_mask.shape)}; a Linformer takes (batch, tokens) = "
+            f"{(batch_size, num_tokens)}, 1 for a token and 0 for padding. Every slot mixes all positions, so a mask "
+            "between pairs of tokens, causal or block-diagonal, has no meaning here."
+        )
+
+
 class LinformerModel(LinformerPreTrainedModel):
     """The encoder: token ids to one vector a token."""
 
@@ -761,6 +861,23 @@ class LinformerModel(LinformerPreTrainedModel):
             )
 
 
+def divide(total: torch.Tensor, count: torch.Tensor | int) -> torch.Tensor:
+    """Divide a summed loss by a count, which may be a plain number or lie on another device."""
+    return total / (count.to(total.device) if torch.is_tensor(count) else count)
+
+
+def cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+) -> torch.Tensor:
+    """Return the cross-entropy of logits `(..., L)`, summed over labels `(...)` that are not -100.
+
+    The sum is divided by `num_items_in_batch`, or by the number of labels where that is None.
+    """
+    labels = labels.to(logits.device).flatten()
+    total = F.cross_entropy(logits.float().flatten(0, -2), labels, reduction="sum")
+    return divide(total, (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
 class LinformerLMHead(nn.Module):
     """RoBERTa's head for masked words: dense, activation, norm, and a score for each word."""
 
@@ -773,20 +890,6 @@ class LinformerLMHead(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.decoder(self.layer_norm(self.activation(self.dense(hidden_states))))
-
-
-class LinformerClassificationHead(nn.Module):
-    """RoBERTa's head for a whole sequence: dense, activation, and a score for each label."""
-
-    def __init__(self, config: LinformerConfig, num_labels: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.classifier_activation]
-        self.dropout = nn.Dropout(classifier_dropout(config))
-        self.output = nn.Linear(config.hidden_size, num_labels)
-
-    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
-        return self.output(self.dropout(self.activation(self.dense(self.dropout(pooled)))))
 
 
 class LinformerForMaskedLM(LinformerPreTrainedModel):
@@ -844,6 +947,63 @@ class LinformerForMaskedLM(LinformerPreTrainedModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def classifier_dropout(config: LinformerConfig) -> float:
+    """Return the dropout of the classification heads."""
+    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+
+
+class LinformerClassificationHead(nn.Module):
+    """RoBERTa's head for a whole sequence: dense, activation, and a score for each label."""
+
+    def __init__(self, config: LinformerConfig, num_labels: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.classifier_activation]
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.output = nn.Linear(config.hidden_size, num_labels)
+
+    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+        return self.output(self.dropout(self.activation(self.dense(self.dropout(pooled)))))
+
+
+def pool_sequence(
+    hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, classifier_pooling: str
+) -> torch.Tensor:
+    """Represent each sequence by its first real token, or by the mean of its real tokens, `(B, N, M)` to `(B, M)`."""
+    if classifier_pooling == "cls" and attention_mask is None:
+        return hidden_states[:, 0]
+    sum_dtype = torch.promote_types(hidden_states.dtype, torch.float32)  # float16 overflows on long inputs
+    if attention_mask is None:
+        return hidden_states.mean(1, dtype=sum_dtype).to(hidden_states.dtype)
+    is_token = attention_mask.to(hidden_states.device) != 0
+    if classifier_pooling == "cls":
+        first = is_token.int().argmax(-1)
+        return hidden_states[torch.arange(first.shape[0], device=first.device), first]
+    total = hidden_states.masked_fill(~is_token[..., None], 0.0).sum(1, dtype=sum_dtype)
+    return (total / is_token.sum(-1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
+
+
+def problem_of(labels: torch.Tensor, num_labels: int) -> str:
+    """Name the problem that labels belong to, in the words of the host's `problem_type`."""
+    if num_labels == 1:
+        return "regression"
+    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+
+
+def sequence_loss(
+    logits: torch.Tensor, labels: torch.Tensor, problem_type: str, num_items_in_batch: torch.Tensor | int | None
+) -> torch.Tensor:
+    """Return the loss of a sequence classifier for the problem at hand, divided as in `cross_entropy`."""
+    if problem_type == "single_label_classification":
+        return cross_entropy(logits, labels, num_items_in_batch)
+    targets = labels.to(logits.device).reshape(logits.shape).float()
+    if problem_type == "regression":
+        total = F.mse_loss(logits.float(), targets, reduction="sum")
+    else:
+        total = F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="sum")
+    return divide(total, targets.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
 class LinformerForSequenceClassification(LinformerPreTrainedModel):
@@ -933,6 +1093,12 @@ class LinformerForTokenClassification(LinformerPreTrainedModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def mask_padding(logits: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Give padding the smallest number of the dtype for its scores, `(B, N, 2)`, so that no answer starts there."""
+    is_padding = attention_mask.to(logits.device) == 0  # layers may lie on other devices than the input
+    return logits.masked_fill(is_padding[..., None], torch.finfo(logits.dtype).min)
 
 
 class LinformerForQuestionAnswering(LinformerPreTrainedModel):
@@ -1027,172 +1193,6 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-
-def folded_identity(slots: int, tokens: int) -> torch.Tensor:
-    """Put token j into slot j mod k, `(k, n)`, which is full attention for texts of up to k tokens.
-
-    Tokens after the first k are weighted so that all of a slot together are as large as its first.
-    """
-    folded = torch.eye(slots)[:, torch.arange(tokens) % slots]
-    folded[:, slots:] *= max(tokens / slots - 1, 1) ** -0.5
-    return folded
-
-
-def window_averages(slots: int, tokens: int) -> torch.Tensor:
-    """Average windows of n / k tokens, `(k, n)`; a token on a border counts in both windows by its share."""
-    edges = torch.arange(slots + 1, dtype=torch.float64) * tokens / slots
-    left, right, token = edges[:-1, None], edges[1:, None], torch.arange(tokens)
-    overlap = (torch.minimum(right, token + 1) - torch.maximum(left, token)).clamp(min=0)
-    return (overlap * slots / tokens).float()
-
-
-def sinusoidal_positions(num_positions: int, width: int, initializer_range: float) -> torch.Tensor:
-    """Return a position table of sines and cosines (Vaswani et al. 2017, section 3.5), `(num_positions, width)`.
-
-    Args:
-        num_positions: Rows.
-        width: Columns.
-        initializer_range: Deviation of the word embeddings that the table is added to.
-    """
-    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
-    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * rates
-    table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]
-    return POSITION_AMPLITUDE * initializer_range * table
-
-
-def mimetic_query_key(num_heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw query and key weights of all heads whose products resemble the identity, each `(width, width)`.
-
-    A head's query and key rows are nearly the same basis of a random subspace, so that tokens attend to what resembles
-    them, as in trained models (Trockman and Kolter 2023, arXiv 2305.09828).
-
-    Args:
-        num_heads: H.
-        width: Of the model, M.
-    """
-    # float32 by name: a model may be built under a default dtype of half precision, which has no QR
-    draws = torch.randn(num_heads, width, width // num_heads, dtype=torch.float32)
-    bases = torch.linalg.qr(draws)[0].transpose(1, 2)
-    noise = torch.randn(bases.shape, dtype=torch.float32) * width**-0.5
-    query, key = MIMETIC_NORM * bases, MIMETIC_NORM * (bases + MIMETIC_NOISE * noise)
-    return query.flatten(0, 1), key.flatten(0, 1)
-
-
-def projection_init(config: LinformerConfig) -> str:
-    """Name what the projections of a new model start from; None in the configuration means the default of the kind."""
-    if config.projection_init is not None:
-        return config.projection_init
-    is_shared = config.projection_type == "linear" and config.projection_sharing == "layerwise"
-    if is_shared and len(set(config.projected_lengths)) > 1:
-        logger.warning_once(
-            "Layers with different `projected_length` share one matrix and read its first rows, which start as a "
-            "folded identity: each slot sums tokens that lie far apart. With `projection_sharing` = 'key_value' every "
-            "layer starts from windows, from which models learn more."
-        )
-        return "folded"
-    return PROJECTION_INITS[config.projection_type][0]
-
-
-def may_be_short(num_tokens: int, max_positions: int) -> bool:
-    """Tell whether an input has less than n tokens, or a graph is recorded that must serve those that have."""
-    return torch.compiler.is_exporting() or torch.jit.is_tracing() or num_tokens < max_positions
-
-
-def has_projection_weights(config: LinformerConfig) -> bool:
-    """Tell whether the projections are learned; the poolings are not."""
-    return config.projection_type in ("linear", "conv")
-
-
-def classifier_dropout(config: LinformerConfig) -> float:
-    """Return the dropout of the classification heads."""
-    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-
-
-def resized_fields(config: LinformerConfig, max_positions: int) -> dict[str, int | list[int]]:
-    """Return the configuration fields that a new n changes, or raise a ValueError if it is no number of windows."""
-    if config.projection_type == "linear":
-        return {"max_position_embeddings": max_positions}
-    windows = [config.max_position_embeddings // length for length in config.projected_lengths]
-    for window in windows:
-        if max_positions % window:
-            raise ValueError(
-                f"{max_positions} positions are not a whole number of windows of {window} tokens; take a multiple."
-            )
-    lengths = [max_positions // window for window in windows]
-    uniform = isinstance(config.projected_length, int)
-    return {"max_position_embeddings": max_positions, "projected_length": lengths[0] if uniform else lengths}
-
-
-def check_mask_shape(attention_mask: torch.Tensor, batch_size: int, num_tokens: int) -> None:
-    """Accept a mask of shape `(B, N)`; for any other raise a ValueError that says why it has no meaning."""
-    if tuple(attention_mask.shape) != (batch_size, num_tokens):
-        raise ValueError(
-            f"`attention_mask` has shape {tuple(attention_mask.shape)}; a Linformer takes (batch, tokens) = "
-            f"{(batch_size, num_tokens)}, 1 for a token and 0 for padding. Every slot mixes all positions, so a mask "
-            "between pairs of tokens, causal or block-diagonal, has no meaning here."
-        )
-
-
-def pool_sequence(
-    hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, classifier_pooling: str
-) -> torch.Tensor:
-    """Represent each sequence by its first real token, or by the mean of its real tokens, `(B, N, M)` to `(B, M)`."""
-    if classifier_pooling == "cls" and attention_mask is None:
-        return hidden_states[:, 0]
-    sum_dtype = torch.promote_types(hidden_states.dtype, torch.float32)  # float16 overflows on long inputs
-    if attention_mask is None:
-        return hidden_states.mean(1, dtype=sum_dtype).to(hidden_states.dtype)
-    is_token = attention_mask.to(hidden_states.device) != 0
-    if classifier_pooling == "cls":
-        first = is_token.int().argmax(-1)
-        return hidden_states[torch.arange(first.shape[0], device=first.device), first]
-    total = hidden_states.masked_fill(~is_token[..., None], 0.0).sum(1, dtype=sum_dtype)
-    return (total / is_token.sum(-1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
-
-
-def mask_padding(logits: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Give padding the smallest number of the dtype for its scores, `(B, N, 2)`, so that no answer starts there."""
-    is_padding = attention_mask.to(logits.device) == 0  # layers may lie on other devices than the input
-    return logits.masked_fill(is_padding[..., None], torch.finfo(logits.dtype).min)
-
-
-def cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
-) -> torch.Tensor:
-    """Return the cross-entropy of logits `(..., L)`, summed over labels `(...)` that are not -100.
-
-    The sum is divided by `num_items_in_batch`, or by the number of labels where that is None.
-    """
-    labels = labels.to(logits.device).flatten()
-    total = F.cross_entropy(logits.float().flatten(0, -2), labels, reduction="sum")
-    return divide(total, (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
-
-
-def problem_of(labels: torch.Tensor, num_labels: int) -> str:
-    """Name the problem that labels belong to, in the words of the host's `problem_type`."""
-    if num_labels == 1:
-        return "regression"
-    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-
-
-def sequence_loss(
-    logits: torch.Tensor, labels: torch.Tensor, problem_type: str, num_items_in_batch: torch.Tensor | int | None
-) -> torch.Tensor:
-    """Return the loss of a sequence classifier for the problem at hand, divided as in `cross_entropy`."""
-    if problem_type == "single_label_classification":
-        return cross_entropy(logits, labels, num_items_in_batch)
-    targets = labels.to(logits.device).reshape(logits.shape).float()
-    if problem_type == "regression":
-        total = F.mse_loss(logits.float(), targets, reduction="sum")
-    else:
-        total = F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="sum")
-    return divide(total, targets.numel() if num_items_in_batch is None else num_items_in_batch)
-
-
-def divide(total: torch.Tensor, count: torch.Tensor | int) -> torch.Tensor:
-    """Divide a summed loss by a count, which may be a plain number or lie on another device."""
-    return total / (count.to(total.device) if torch.is_tensor(count) else count)
 
 
 __all__ = [
