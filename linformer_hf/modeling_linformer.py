@@ -1,18 +1,21 @@
 # Copyright 2026 The linformer_hf authors.
 # Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
-"""How a Linformer computes: self-attention with linear cost (Wang et al. 2020, arXiv 2006.04768).
+"""The Linformer encoder and its heads: self-attention with linear cost (Wang et al. 2020, arXiv 2006.04768).
 
-The choices that make it different from RoBERTa, whose block it otherwise is:
+The block is RoBERTa's, with these differences:
 
-- keys and values are compressed from N tokens to K slots before their linear maps, softmax(Q ((E X) W_K + b_K)^T) V;
-- an input of N < n tokens reads the first N columns of E and F, at a cost in proportion;
-- real tokens count their positions 0, 1, 2, ... and padding is multiplied by zero: the attention needs no mask for it;
-- below n tokens the log of the share of each slot that the tokens reach is added to its scores (`log_shares`);
-- the T real tokens of a padded batch pass through all but the attention as one text, `(1, T, M)`.
+- keys and values are compressed from N tokens to K slots before their linear maps:
+  softmax(Q ((E X) W_K + b_K)^T / sqrt(D)) ((F X) W_V + b_V);
+- an input of N < n tokens uses the first N columns of E and F, so its cost is proportional to N;
+- real tokens have the positions 0, 1, 2, ... and padding is multiplied by zero in E X and F X, so the attention needs
+  no mask over tokens;
+- for inputs of fewer than n tokens, a term is added to the attention scores so that slots without tokens get no
+  attention (`log_shares`);
+- outside the attention, the T real tokens of a padded batch are packed into one sequence, `(1, T, M)`.
 
 Letters: B batch, H heads, N tokens, K slots, D width of one head, M model width (H * D), I width of the MLP, W tokens
 of a window, C channels, V vocabulary, L labels, T real tokens of a padded batch. n and k are the paper's: the longest
-input, and the slots it is compressed into.
+input in tokens, and the number of slots that it is compressed into.
 """
 
 import copy
@@ -47,65 +50,77 @@ from .configuration_linformer import PROJECTION_INITS, LinformerConfig
 
 logger = logging.get_logger(__name__)
 
-Weight = torch.Tensor | None  # of a projection; None where nothing is learned
-Positions = torch.Tensor | None  # as from `token_positions`; None where nothing is padding
-Lengths = torch.Tensor | None  # real tokens of each text, `(B, 1)`; None where nothing is padding
+Weight = torch.Tensor | None  # of a projection; None for projection types without weights
+Positions = torch.Tensor | None  # from `token_positions`; None if there is no padding
+Lengths = torch.Tensor | None  # real tokens of each text, `(B, 1)`; None if there is no padding
 
-# Added to the score of a slot without a token: its exponential is zero in every dtype, and float16 can hold the sum
+# Added to the attention score of a slot without tokens. exp(-1e4) is zero in every dtype, and float16 can represent
+# the sum, as it could not with the smallest float32.
 EMPTY_SLOT = -1e4
 
-# Amplitude of sinusoidal positions in deviations of the word embeddings. Only their ratio counts before the first
-# LayerNorm; of 1 and 3 the larger let models learn to read context in fewer steps.
+# Amplitude of sinusoidal positions, in standard deviations of the word embeddings. The LayerNorm after their sum
+# removes the common scale, so only this ratio matters; with 3, models learn to use context in fewer steps than with 1.
 POSITION_AMPLITUDE = 3.0
 
-# Size of mimetic query and key rows, and of the part in which they differ: they give scores of the same mean and
-# deviation as a truncated SVD of 0.7 (I + noise), which takes a hundred times as long.
-MIMETIC_NORM, MIMETIC_NOISE = 1.2, 0.65
+# Norm of the rows of mimetic query weights, and norm of the noise by which key rows differ, relative to it. Attention
+# scores then have the same mean and standard deviation as with the original method, a truncated SVD of
+# 0.7 (I + noise), which takes a hundred times as long.
+MIMETIC_NORM = 1.2
+MIMETIC_NOISE = 0.65
 
-REFUSED_ARGUMENTS = {
-    "is_causal": "every slot mixes all positions, so a causal Linformer would read the future. Use it as an encoder",
-    "past_key_values": "there is nothing to cache: a new token changes every slot. Use it as an encoder",
-    "encoder_hidden_states": "it has no cross-attention. Encode both texts as one pair",
+UNSUPPORTED_ARGUMENTS = {
+    "is_causal": "every slot mixes all positions, so a token would see the future. Use the model as an encoder",
+    "past_key_values": "a new token changes every slot, so nothing can be cached. Use the model as an encoder",
+    "encoder_hidden_states": "there is no cross-attention. Encode both texts as one pair",
     "position_ids": "a token's position is also its column of the projections. Mark padding in `attention_mask`; "
     "positions then count the real tokens",
 }
 
 
 def is_tracing(tensor: torch.Tensor) -> bool:
-    """Tell whether a graph is being recorded, in which nothing may depend on how many tokens are real."""
+    """Tell whether a graph is being recorded; its shapes must not depend on how many tokens are real."""
     is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     return is_captured or tensor.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def token_positions(attention_mask: torch.Tensor, max_positions: int) -> torch.Tensor:
-    """Number the real tokens 0, 1, 2, ... and send padding to the position after the last, n, `(B, N)`.
+    """Number the real tokens of each text 0, 1, 2, ...; padding gets n, the number after the last position.
 
     Args:
-        attention_mask: 0 for padding, anything else for a real token, `(B, N)`.
+        attention_mask: 0 for padding, any other number for a real token, `(B, N)`.
         max_positions: The longest input, n.
+
+    Returns:
+        Integers, `(B, N)`.
     """
     is_token = attention_mask != 0
     return (is_token.long().cumsum(-1) - 1).masked_fill(~is_token, max_positions)
 
 
 class Packing(NamedTuple):
-    """Where the T real tokens of a padded batch lie when each text begins at the left and the longest fills N."""
+    """Where the T real tokens of a batch stand among its B * N places."""
 
-    rows: torch.Tensor  # of the tokens in that batch, laid out text after text, `(T,)`
+    rows: torch.Tensor  # row of each token in the batch flattened to `(B * N, C)`; `(T,)`, no row twice
     shape: tuple[int, int]  # (B, N)
 
 
 def pack_positions(
     positions: torch.Tensor, lengths: torch.Tensor, max_positions: int
 ) -> tuple[Packing, Packing, torch.Tensor]:
-    """Return how to pack a batch as it is, and with its padding moved to the right; and the positions in the latter.
+    """Find the real tokens in a batch as it is given, and in the same batch with all padding moved to the right.
+
+    The attention works on the second, which is cut to the length of its longest text.
 
     Args:
-        positions: As from `token_positions`, `(B, N)`.
+        positions: From `token_positions`, `(B, N)`.
         lengths: Real tokens of each text, `(B, 1)`.
         max_positions: The longest input, n.
+
+    Returns:
+        The packing of the given batch; the packing of the other; and the positions in the other, `(B, longest text)`.
     """
-    (batch_size, num_tokens), longest = positions.shape, max(int(lengths.max()), 1)
+    batch_size, num_tokens = positions.shape
+    longest = max(int(lengths.max()), 1)
     rows = (positions < max_positions).flatten().nonzero()[:, 0]
     moved_rows = rows // num_tokens * longest + positions.flatten()[rows]
     columns = torch.arange(longest, device=positions.device)
@@ -114,37 +129,37 @@ def pack_positions(
 
 
 def pack(states: torch.Tensor, packing: Packing | None) -> torch.Tensor:
-    """Line up the real tokens of all texts, `(B, N, C)` to `(1, T, C)`; without padding there is nothing to do."""
+    """Concatenate the real tokens of all texts, `(B, N, C)` to `(1, T, C)`; without a packing return `states`."""
     if packing is None:
         return states
-    # a selection by numbers that never repeat: its gradient needs no sorting, as that of an index does
+    # unlike that of `states[rows]`, the gradient of index_select does not sort the rows first
     return states.flatten(0, 1).index_select(0, packing.rows.to(states.device))[None]
 
 
 def unpack(states: torch.Tensor, packing: Packing | None, batch: torch.Tensor | None = None) -> torch.Tensor:
-    """Undo `pack`, `(1, T, C)` to `(B, N, C)`; padding is what it is in `batch`, or zeros."""
+    """Undo `pack`, `(1, T, C)` to `(B, N, C)`; padding is filled from `batch`, `(B, N, C)`, or with zeros."""
     if packing is None:
         return states
     batch = states.new_zeros(*packing.shape, states.shape[-1]) if batch is None else batch.to(states)
-    rows = packing.rows.to(states.device)  # layers may lie on other devices than the embeddings
+    rows = packing.rows.to(states.device)  # a layer may be on another device than the embeddings
     return batch.flatten(0, 1).index_copy(0, rows, states[0]).unflatten(0, packing.shape)
 
 
 def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: Positions) -> torch.Tensor:
-    """Blend N rows into K slots with the columns of E (or F) that belong to their positions (paper, equation 7).
+    """Compute E X (or F X): each slot is a weighted sum of the tokens (paper, equation 7).
 
     Args:
-        states: `(B, N, C)` with one matrix for all, or `(B, H, N, D)` with a matrix a head.
-        weight: `(K, n)`, or `(H, K, n)`.
-        positions: As from `token_positions`, `(B, N)`. None means that nothing is padding.
+        states: X, `(B, N, C)` with one matrix for all heads, or `(B, H, N, D)` with one matrix per head.
+        weight: E, `(K, n)` or `(H, K, n)`.
+        positions: From `token_positions`, `(B, N)`: the column of E that each token uses. None if there is no padding.
 
     Returns:
         `(B, K, C)`, or `(B, H, K, D)`.
     """
     if positions is None:
-        # one matrix for each text, because torch folds a broadcast product into one that keeps a copy of all states
+        # expanded to the batch, because for a broadcast matrix torch would copy all states and save the copy
         return weight[..., : states.shape[-2]].expand(*states.shape[:-2], -1, -1) @ states
-    columns = F.pad(weight, (0, 1)).flatten(0, -2).T  # (n + 1, [H *] K); padding reads the zeros
+    columns = F.pad(weight, (0, 1)).flatten(0, -2).T  # (n + 1, [H *] K); padding, position n, gets zeros
     columns = F.embedding(positions, columns).unflatten(-1, weight.shape[:-1])  # (B, N, [H,] K)
     return columns.movedim(1, -1) @ states
 
@@ -152,69 +167,73 @@ def project_tokens(states: torch.Tensor, weight: torch.Tensor, positions: Positi
 def pool_windows(
     states: torch.Tensor, projection_type: str, window: int, kernel: Weight, positions: Positions
 ) -> torch.Tensor:
-    """Compress windows of W tokens into a slot each (paper, section 4, general projections).
+    """Compress each window of W tokens into one slot (paper, section 4, general projections).
 
-    Only real tokens count: a partly filled window averages over what it holds, and an empty one gives zeros.
+    Only real tokens count: the mean of a partly filled window is over its real tokens, and an empty window gives
+    zeros.
 
     Args:
         states: `(B, N, C)`.
         projection_type: `"mean_pool"`, `"max_pool"` or `"conv"`.
         window: W, in tokens.
-        kernel: Weights of the depthwise convolution, `(C, W)`; None for the poolings.
-        positions: As from `token_positions`, `(B, N)`. None means that nothing is padding.
+        kernel: Weights of the depthwise convolution, `(C, W)`; None for pooling.
+        positions: From `token_positions`, `(B, N)`. None if there is no padding.
 
     Returns:
-        One slot for each window that N tokens can fill, `(B, ceil(N / W), C)`.
+        `(B, ceil(N / W), C)`.
     """
     batch_size, num_tokens, channels = states.shape
     num_slots = (num_tokens + window - 1) // window
     num_rows = num_slots * window
-    absent = torch.finfo(states.dtype).min if projection_type == "max_pool" else 0.0
+    fill_value = torch.finfo(states.dtype).min if projection_type == "max_pool" else 0.0
     if positions is None:
-        rows = F.pad(states, (0, 0, 0, num_rows - num_tokens), value=absent)
-        filled = torch.full((batch_size, 1), num_tokens, device=states.device)
+        rows = F.pad(states, (0, 0, 0, num_rows - num_tokens), value=fill_value)
+        lengths = torch.full((batch_size, 1), num_tokens, device=states.device)
     else:
-        # every token moves to the row of its position; padding goes to one row more, which is cut off
+        # each token moves to the row of its position; padding moves to one extra row, which is then cut off
         targets = positions.clamp(max=num_rows)[..., None].expand_as(states)
-        rows = states.new_full((batch_size, num_rows + 1, channels), absent).scatter(1, targets, states)[:, :-1]
-        filled = (positions < num_rows).sum(-1, keepdim=True)
+        rows = states.new_full((batch_size, num_rows + 1, channels), fill_value).scatter(1, targets, states)[:, :-1]
+        lengths = (positions < num_rows).sum(-1, keepdim=True)
     rows = rows.reshape(batch_size, -1, window, channels)
     if projection_type == "conv":
         return torch.einsum("bswc,cw->bsc", rows, kernel.to(rows.dtype))
     starts = torch.arange(num_slots, device=states.device) * window
-    held = (filled - starts).clamp(0, window)[..., None]  # tokens in each window, (B, S, 1)
+    window_lengths = (lengths - starts).clamp(0, window)[..., None]  # real tokens of each window, (B, K, 1)
     if projection_type == "mean_pool":
         total = rows.sum(2, dtype=torch.promote_types(rows.dtype, torch.float32))  # float16 would overflow
-        return (total / held.clamp(min=1)).to(rows.dtype)
-    return rows.amax(2).masked_fill(held == 0, 0.0)
+        return (total / window_lengths.clamp(min=1)).to(rows.dtype)
+    return rows.amax(2).masked_fill(window_lengths == 0, 0.0)
 
 
 def may_be_short(num_tokens: int, max_positions: int) -> bool:
-    """Tell whether an input has less than n tokens, or a graph is recorded that must serve those that have."""
+    """Tell whether an input has fewer than n tokens, or a graph is exported, which must be right for such inputs."""
     return torch.compiler.is_exporting() or torch.jit.is_tracing() or num_tokens < max_positions
 
 
 def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch.Tensor:
-    """Return what a text shorter than n adds to the scores of the slots.
+    """Return what is added to the attention scores of the slots when a text has fewer than n tokens.
 
-    It is the log of the share of a slot's weights, squared, in the columns that the text reaches. A slot that no token
-    reaches has only a bias for its key, and would take attention for it; its share of 0 takes it out of the softmax.
-    So identity projections attend as a dense encoder does, at every length. A text of n tokens has shares of 1,
-    which add nothing, and a weight that is spread evenly has equal shares, which cancel in the softmax.
+    A text of N tokens uses the first N columns of E. The share of a slot is the sum of its squared weights in these
+    columns, divided by the sum over all n columns; the log of the share is added to the scores of the slot. A slot
+    with no weight in these columns would have only the key bias as its key, and get attention nevertheless; its share
+    is 0, which removes it from the softmax. So a Linformer with identity projections equals a dense encoder at every
+    length. At N = n all shares are 1 and nothing is added; if all slots have the same share, adding it changes
+    nothing either, since a constant cancels in the softmax.
 
-    No gradient flows through the shares: fused kernels take no mask that needs one.
+    No gradient flows through the shares, because fused kernels accept no mask that requires one.
 
     Args:
         weight: E, `(K, n)` or `(H, K, n)`.
         num_tokens: N.
-        lengths: Real tokens of each text, `(B, 1)`. None means that each has N.
+        lengths: Real tokens of each text, `(B, 1)`. None if each text has N.
 
     Returns:
-        `(B, 1, 1, K)`, or `(B, H, 1, K)`, with B = 1 where all texts have N tokens; in float32 or float64.
+        `(B, 1, 1, K)` or `(B, H, 1, K)`, with B = 1 if `lengths` is None; in float32 or float64. For a share of 0 it
+        is `EMPTY_SLOT`.
     """
     weight = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
     norms = torch.linalg.vector_norm(weight, dim=-1)
-    norms = norms.masked_fill(norms == 0, 1.0)
+    norms = norms.masked_fill(norms == 0, 1.0)  # a row of zeros has the share 0, not 0 / 0
     if lengths is None:
         shares = (torch.linalg.vector_norm(weight[..., :num_tokens], dim=-1) / norms).square()[None]
     else:
@@ -226,20 +245,20 @@ def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch
     return scores[:, None, None] if weight.dim() == 2 else scores[:, :, None]
 
 
-def last_reached_slot(scores: torch.Tensor) -> int:
-    """Count the slots up to the last one that some text reaches, at least one; those after it need no computing.
+def count_used_slots(scores: torch.Tensor) -> int:
+    """Count the slots up to the last one that has tokens in any text, at least one; the others need no computing.
 
     Args:
-        scores: As from `log_shares`, `(B, 1, 1, K)`.
+        scores: From `log_shares`, `(B, 1, 1, K)`.
     """
-    is_reached = (scores > EMPTY_SLOT).flatten(0, 2).any(0)
-    return int(is_reached.nonzero().max()) + 1 if is_reached.any() else 1
+    is_used = (scores > EMPTY_SLOT).flatten(0, 2).any(0)
+    return int(is_used.nonzero().max()) + 1 if is_used.any() else 1
 
 
 def empty_window_scores(lengths: torch.Tensor, num_tokens: int, window: int) -> torch.Tensor:
-    """Return what takes windows without a real token out of the softmax.
+    """Return what is added to the attention scores of windows to remove those without real tokens from the softmax.
 
-    The first window always stays, so that a row of padding alone has something to attend to.
+    The first window always stays, so that a text that is all padding has a slot to attend to.
 
     Args:
         lengths: Real tokens of each text, `(B, 1)`.
@@ -247,7 +266,7 @@ def empty_window_scores(lengths: torch.Tensor, num_tokens: int, window: int) -> 
         window: W, in tokens.
 
     Returns:
-        0 for a slot to attend to and `EMPTY_SLOT` for others, `(B, 1, 1, ceil(N / W))`, in float32.
+        0 for windows with real tokens and `EMPTY_SLOT` for the others, `(B, 1, 1, ceil(N / W))`, in float32.
     """
     starts = torch.arange(0, num_tokens, window, device=lengths.device)
     scores = torch.zeros_like(starts, dtype=torch.float32).expand(lengths.shape[0], -1)
@@ -264,27 +283,40 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend in plain steps, with the host's signature; the one implementation that forms the attention maps.
+    """Compute attention step by step; the only implementation that returns attention maps.
 
-    From queries `(B, H, N, D)`, keys and values `(B, H, K, D)` and an additive mask that broadcasts to
-    `(B, H, N, K)` to the output `(B, N, H, D)` and the maps `(B, H, N, K)`.
+    The signature is that of all attention functions of transformers.
+
+    Args:
+        module: The attention, for its training mode.
+        query: `(B, H, N, D)`.
+        key: `(B, H, K, D)`.
+        value: `(B, H, K, D)`.
+        attention_mask: Added to the scores; broadcasts to `(B, H, N, K)`.
+        scaling: Factor of the scores.
+        dropout: Probability of dropping an attention weight in training.
+        **kwargs: Not used.
+
+    Returns:
+        The output, `(B, N, H, D)`, and the attention maps, `(B, H, N, K)`.
     """
     scores = query @ key.transpose(-1, -2) * scaling
-    scores = scores if attention_mask is None else scores + attention_mask
+    if attention_mask is not None:
+        scores = scores + attention_mask
     weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 def has_projection_weights(config: LinformerConfig) -> bool:
-    """Tell whether the projections are learned; the poolings are not."""
+    """Tell whether the projections have weights; pooling has none."""
     return config.projection_type in ("linear", "conv")
 
 
 class LinformerProjection(nn.Module):
-    """E or F of the paper: owns the weight that blends tokens into slots.
+    """E or F of the paper: holds the weight that compresses tokens into slots.
 
-    Calling it returns the weight rather than a product, so that one matrix can serve every layer while hooks
-    (offloading, sharding) still run when it is fetched.
+    A call returns the weight, not a product. So all layers can share one matrix, and hooks on the module (for
+    offloading or sharding) still run before the weight is read.
     """
 
     def __init__(self, config: LinformerConfig, projected_length: int) -> None:
@@ -299,13 +331,13 @@ class LinformerProjection(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
 
     def forward(self) -> torch.Tensor:
-        """Return the weight: `(k, n)`, `(H, k, n)` with a matrix a head, or `(M, W)` for a convolution."""
-        # FSDP2 makes a unit a subclass, and frees what it has gathered as soon as the unit's forward returns
+        """Return the weight: `(k, n)`, `(H, k, n)` with one matrix per head, or `(M, W)` for a convolution."""
+        # FSDP2 turns the module into a subclass, and frees the gathered weight as soon as forward returns
         return self.weight if type(self) is LinformerProjection else self.weight.clone()
 
 
 class LinformerEmbeddings(nn.Module):
-    """Sum of word, position and token-type embeddings, normalised."""
+    """Sum of word, position and token-type embeddings, followed by a LayerNorm."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
@@ -329,7 +361,7 @@ class LinformerEmbeddings(nn.Module):
         if positions is None:
             position_ids = torch.arange(num_tokens, device=embeddings.device)[None]
         else:
-            # selection, not multiplication: what stands in a padded place, NaN included, ends here
+            # not multiplied by zero, since NaN times zero is NaN: padding must not reach real tokens
             embeddings = embeddings.masked_fill((positions == num_positions)[..., None], 0.0)
             position_ids = positions.clamp(max=num_positions - 1)
         embeddings = embeddings + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
@@ -337,7 +369,7 @@ class LinformerEmbeddings(nn.Module):
 
 
 class LinformerAttention(nn.Module):
-    """Multi-head attention from N queries to K compressed keys and values."""
+    """Multi-head attention of N queries to K compressed keys and values."""
 
     def __init__(self, config: LinformerConfig, layer_idx: int) -> None:
         super().__init__()
@@ -346,7 +378,7 @@ class LinformerAttention(nn.Module):
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_probs_dropout_prob
-        self.is_causal = False  # the host's kernels assume True where nothing is said
+        self.is_causal = False  # without it, the attention functions of transformers assume True
         self.projected_length = config.projected_lengths[layer_idx]
         self.window = config.max_position_embeddings // self.projected_length
 
@@ -374,20 +406,21 @@ class LinformerAttention(nn.Module):
         """Attend from every token to the slots.
 
         Args:
-            hidden_states: `(B, N, M)`. Rows of padding must be finite.
-            positions: As from `token_positions`, `(B, N)`. None means that padding is zero, or that there is none.
-            lengths: Real tokens of each text, `(B, 1)`. None means that nothing is padding.
-            shared_weight: The projection of all layers, under layerwise sharing.
-            shared_scores: What is added to the scores of its slots, as from `log_shares`; None adds nothing.
-            packing: How `hidden_states`, `(1, T, M)`, become several texts, whose `positions` and `lengths` are given
-                then.
+            hidden_states: `(B, N, M)`, or `(1, T, M)` with a packing. Rows of padding must be finite.
+            positions: From `token_positions`, `(B, N)`. None if there is no padding, or if all its rows are zero.
+            lengths: Real tokens of each text, `(B, 1)`. None if there is no padding.
+            shared_weight: The projection of all layers, with layerwise sharing.
+            shared_scores: `log_shares` of that projection, or None to add nothing.
+            packing: Where the T tokens of `hidden_states` belong in the batch, `(B, N)`, that `positions` and
+                `lengths` describe. None if `hidden_states` is the batch itself.
 
         Returns:
-            The output, shaped as the input, and the attention maps, `(B, H, N, K)`, or None from a fused kernel.
+            The output, with the shape of `hidden_states`, and the attention maps, `(B, H, N, K)`, or None from a
+            fused kernel.
         """
         query_states = self.split_heads(unpack(self.query(hidden_states), packing))
         key_weight, value_weight = self.projection_weights(shared_weight)
-        # below K tokens it is cheaper to map first; an exported graph keeps one order for all lengths
+        # with fewer than K tokens it is cheaper to map first; an exported graph has one order for all lengths
         is_matrix = self.config.projection_type == "linear"
         is_short = is_matrix and not torch.compiler.is_exporting() and query_states.shape[2] < key_weight.shape[-2]
         if self.config.projection_sharing == "none" or is_short:
@@ -401,9 +434,9 @@ class LinformerAttention(nn.Module):
             key_states = self.split_heads(self.key(key_rows))
             value_states = self.split_heads(self.value(value_rows))
 
-        # fused kernels never form the maps, so a call that asks for them takes the eager path
+        # fused kernels do not return attention maps
         mask = self.slot_mask(query_states, key_weight, lengths, shared_scores)
-        implementation = "eager" if kwargs.get("output_attentions") else self.implementation_for(query_states, mask)
+        implementation = "eager" if kwargs.get("output_attentions") else self.choose_implementation(query_states, mask)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         attention_output, attention_weights = attention_interface(
             self,
@@ -422,7 +455,7 @@ class LinformerAttention(nn.Module):
         return states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def projection_weights(self, shared_weight: Weight) -> tuple[Weight, Weight]:
-        """Return E and F of this layer: one and the same tensor when they are one, None when there are no weights."""
+        """Return E and F of this layer: the same tensor if E = F, or None and None for pooling."""
         if not has_projection_weights(self.config):
             return None, None
         if self.config.projection_sharing in ("none", "headwise"):
@@ -433,7 +466,7 @@ class LinformerAttention(nn.Module):
         return weight, weight
 
     def compress(self, states: torch.Tensor, weight: Weight, positions: Positions) -> torch.Tensor:
-        """Compress tokens into slots, as `project_tokens` or `pool_windows` do."""
+        """Compress tokens into slots by `project_tokens` or `pool_windows`."""
         if self.config.projection_type == "linear":
             return project_tokens(states, weight, positions)
         return pool_windows(states, self.config.projection_type, self.window, weight, positions)
@@ -446,15 +479,17 @@ class LinformerAttention(nn.Module):
         positions: Positions,
         packing: Packing | None,
     ) -> torch.Tensor:
-        """Compress the mapped states of each text to `(B, H, K, D)`; the bias joins last, as the other way round.
+        """Apply the key or value map to the tokens, then compress the result to `(B, H, K, D)`.
 
-        That costs less than mapping what is compressed, where each head has its own projection or N is below K.
+        This costs less than compressing first if each head has its own projection, or if N < K. The bias is added
+        after compression, so that the result is the same in both orders.
         """
         if type(linear) is nn.Linear and linear.bias.device == hidden_states.device:
             mapped = linear(hidden_states)
             bias = linear.bias.to(mapped.dtype)
         else:
-            # a row of zeros asks the module for its bias: an adapter or a hook may stand before its parameters
+            # the bias is what the module returns for a row of zeros: an adapter has other parameters, and a hook may
+            # have to load them first
             mapped = linear(F.pad(hidden_states.flatten(0, 1), (0, 0, 0, 1)))
             mapped, bias = mapped[:-1].unflatten(0, hidden_states.shape[:2]), mapped[-1]
         states = unpack(mapped - bias, packing)
@@ -465,7 +500,7 @@ class LinformerAttention(nn.Module):
     def slot_mask(
         self, query_states: torch.Tensor, key_weight: Weight, lengths: Lengths, shared_scores: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Return what is added to the scores of the slots, `(B, 1 or H, 1, K)`, or None for nothing."""
+        """Return what is added to the attention scores of the slots, `(B, 1 or H, 1, K)`, or None for nothing."""
         num_tokens = query_states.shape[2]
         if self.config.projection_type != "linear":
             scores = None if lengths is None else empty_window_scores(lengths, num_tokens, self.window)
@@ -477,17 +512,17 @@ class LinformerAttention(nn.Module):
             scores = None
         return None if scores is None else scores.to(query_states)
 
-    def implementation_for(self, query_states: torch.Tensor, mask: torch.Tensor | None) -> str:
-        """Name the attention that computes a call: the configured one, or SDPA where that one cannot."""
+    def choose_implementation(self, query_states: torch.Tensor, mask: torch.Tensor | None) -> str:
+        """Name the attention implementation for a call: the configured one, or SDPA if that one cannot compute it."""
         name = self.config._attn_implementation
         if name == "flex_attention" and query_states.device.type == "cpu":
-            # compiled by torch 2.13 it reads past its memory when it adds a mask, or attends to less than 16 slots
+            # as torch 2.13 compiles it, it reads past its memory with an additive mask or with fewer than 16 slots
             logger.warning_once("'flex_attention' is unsafe on a CPU; calls there compute with 'sdpa'.")
             return "sdpa"
-        # flash attention takes no additive mask, and the host's flex attention reads that of the first head alone
+        # flash attention accepts no additive mask, and flex attention in transformers uses the first head's for all
         if mask is not None and ("flash" in name or name == "flex_attention"):
             logger.warning_once(
-                f"{name!r} cannot leave out slots that a short or padded input leaves empty; such calls compute with "
+                f"{name!r} cannot mask the slots without tokens of a short or padded input; such calls compute with "
                 "'sdpa'. Inputs of `max_position_embeddings` tokens without padding are not affected."
             )
             return "sdpa"
@@ -495,10 +530,11 @@ class LinformerAttention(nn.Module):
 
 
 class LinformerMLP(nn.Module):
-    """Two linear maps with an activation between, for each token on its own.
+    """Two linear maps with an activation between them, for each token separately.
 
-    In training the activation, the largest of what a layer would keep for its gradients, is computed twice instead:
-    hooks on it run twice, and the transforms of `torch.func` want evaluation mode.
+    In training the backward pass recomputes the activation instead of saving it, since it is the largest tensor that a
+    layer would save. So hooks on the activation run twice per step, and `torch.func` transforms work in evaluation
+    mode only.
     """
 
     def __init__(self, config: LinformerConfig) -> None:
@@ -508,27 +544,28 @@ class LinformerMLP(nn.Module):
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        if not self.repeats_activation(hidden_states):
+        if not self.recomputes_activation(hidden_states):
             return self.output(self.activation(self.intermediate(hidden_states)))
-        weights = dict(self.output.named_parameters())  # a functional call takes its own back before the backward pass
+        # passed by argument, so that the recomputation uses these weights even if the module's have been replaced
+        weights = dict(self.output.named_parameters())
         return checkpoint(self.activate_and_map, self.intermediate(hidden_states), weights, use_reentrant=False)
 
     def activate_and_map(self, inner: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Activate `(B, N, I)`, and map it to `(B, N, M)` with the weights of the output."""
+        """Apply the activation to `(B, N, I)`, and map it to `(B, N, M)` with the given weights of `output`."""
         return functional_call(self.output, weights, (self.activation(inner),))
 
-    def repeats_activation(self, hidden_states: torch.Tensor) -> bool:
-        """Tell whether the backward pass computes what is activated again: in training, where it would be kept."""
+    def recomputes_activation(self, hidden_states: torch.Tensor) -> bool:
+        """Tell whether the backward pass recomputes the activation: in training, if it would be saved otherwise."""
         if not (self.training and torch.is_grad_enabled()) or is_tracing(hidden_states):
             return False
         weights = list(self.output.parameters())
-        # sharded weights, which are no plain parameters, can be read in the module's own forward alone
+        # sharded weights, which are no plain parameters, are readable only while the module's own forward runs
         is_plain = all(type(weight) in (nn.Parameter, torch.Tensor) for weight in weights)
         return is_plain and any(weight.requires_grad for weight in weights)
 
 
 class LinformerLayer(GradientCheckpointingLayer):
-    """RoBERTa's block: attention and MLP, each added to its input and normalised afterwards."""
+    """RoBERTa's block: attention and MLP, each with a residual connection and a LayerNorm after it."""
 
     def __init__(self, config: LinformerConfig, layer_idx: int) -> None:
         super().__init__()
@@ -545,7 +582,10 @@ class LinformerLayer(GradientCheckpointingLayer):
 
 
 def window_averages(slots: int, tokens: int) -> torch.Tensor:
-    """Average windows of n / k tokens, `(k, n)`; a token on a border counts in both windows by its share."""
+    """Return the matrix whose slots average windows of n / k tokens, `(k, n)`.
+
+    If k does not divide n, a token at the border of two windows counts in each by the part that lies in it.
+    """
     edges = torch.arange(slots + 1, dtype=torch.float64) * tokens / slots
     left, right, token = edges[:-1, None], edges[1:, None], torch.arange(tokens)
     overlap = (torch.minimum(right, token + 1) - torch.maximum(left, token)).clamp(min=0)
@@ -553,9 +593,9 @@ def window_averages(slots: int, tokens: int) -> torch.Tensor:
 
 
 def folded_identity(slots: int, tokens: int) -> torch.Tensor:
-    """Put token j into slot j mod k, `(k, n)`, which is full attention for texts of up to k tokens.
+    """Return the matrix that puts token j into slot j mod k, `(k, n)`; up to k tokens, this is full attention.
 
-    Tokens after the first k are weighted so that all of a slot together are as large as its first.
+    The weights of the tokens after the first k have in each slot together about the norm of the first token's weight.
     """
     folded = torch.eye(slots)[:, torch.arange(tokens) % slots]
     folded[:, slots:] *= max(tokens / slots - 1, 1) ** -0.5
@@ -563,15 +603,15 @@ def folded_identity(slots: int, tokens: int) -> torch.Tensor:
 
 
 def projection_init(config: LinformerConfig) -> str:
-    """Name what the projections of a new model start from; None in the configuration means the default of the kind."""
+    """Return how projections are initialized: as configured, or if that is None, the default of their type."""
     if config.projection_init is not None:
         return config.projection_init
     is_shared = config.projection_type == "linear" and config.projection_sharing == "layerwise"
     if is_shared and len(set(config.projected_lengths)) > 1:
         logger.warning_once(
-            "Layers with different `projected_length` share one matrix and read its first rows, which start as a "
-            "folded identity: each slot sums tokens that lie far apart. With `projection_sharing` = 'key_value' every "
-            "layer starts from windows, from which models learn more."
+            "Layers with different `projected_length` share one matrix and use its first rows, so it is initialized "
+            "as 'folded': each slot sums tokens that are far apart. With `projection_sharing` = 'key_value' each "
+            "layer is initialized as 'window', with which models learn more."
         )
         return "folded"
     return PROJECTION_INITS[config.projection_type][0]
@@ -583,7 +623,7 @@ def sinusoidal_positions(num_positions: int, width: int, initializer_range: floa
     Args:
         num_positions: Rows.
         width: Columns.
-        initializer_range: Deviation of the word embeddings that the table is added to.
+        initializer_range: Standard deviation of the word embeddings that the table is added to.
     """
     rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
     angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * rates
@@ -592,25 +632,30 @@ def sinusoidal_positions(num_positions: int, width: int, initializer_range: floa
 
 
 def mimetic_query_key(num_heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw query and key weights of all heads whose products resemble the identity, each `(width, width)`.
+    """Draw query and key weights, each `(M, M)`, such that tokens attend to similar tokens, as in trained models.
 
-    A head's query and key rows are nearly the same basis of a random subspace, so that tokens attend to what resembles
-    them, as in trained models (Trockman and Kolter 2023, arXiv 2305.09828).
+    The query and key rows of a head are almost the same orthonormal basis of a random subspace, so the product of
+    both maps is close to a projection onto it (Trockman and Kolter 2023, arXiv 2305.09828).
 
     Args:
         num_heads: H.
-        width: Of the model, M.
+        width: M.
     """
-    # float32 by name: a model may be built under a default dtype of half precision, which has no QR
+    # float32 by name, because the default dtype may be a half precision, for which torch has no QR decomposition
     draws = torch.randn(num_heads, width, width // num_heads, dtype=torch.float32)
     bases = torch.linalg.qr(draws)[0].transpose(1, 2)
     noise = torch.randn(bases.shape, dtype=torch.float32) * width**-0.5
-    query, key = MIMETIC_NORM * bases, MIMETIC_NORM * (bases + MIMETIC_NOISE * noise)
+    query = MIMETIC_NORM * bases
+    key = MIMETIC_NORM * (bases + MIMETIC_NOISE * noise)
     return query.flatten(0, 1), key.flatten(0, 1)
 
 
 def resized_fields(config: LinformerConfig, max_positions: int) -> dict[str, int | list[int]]:
-    """Return the configuration fields that a new n changes, or raise a ValueError if it is no number of windows."""
+    """Return the configuration fields that a new n changes.
+
+    Raises:
+        ValueError: If the new n is not a whole number of windows.
+    """
     if config.projection_type == "linear":
         return {"max_position_embeddings": max_positions}
     windows = [config.max_position_embeddings // length for length in config.projected_lengths]
@@ -620,12 +665,12 @@ def resized_fields(config: LinformerConfig, max_positions: int) -> dict[str, int
                 f"{max_positions} positions are not a whole number of windows of {window} tokens; take a multiple."
             )
     lengths = [max_positions // window for window in windows]
-    uniform = isinstance(config.projected_length, int)
-    return {"max_position_embeddings": max_positions, "projected_length": lengths[0] if uniform else lengths}
+    is_uniform = isinstance(config.projected_length, int)
+    return {"max_position_embeddings": max_positions, "projected_length": lengths[0] if is_uniform else lengths}
 
 
 class LinformerPreTrainedModel(PreTrainedModel):
-    """What all Linformers share: initialization, capabilities, and growing or shrinking n."""
+    """Base of all Linformer classes: loading, initialization, and changing n."""
 
     config: LinformerConfig
     base_model_prefix = "linformer"
@@ -642,33 +687,37 @@ class LinformerPreTrainedModel(PreTrainedModel):
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | None, *model_args: Any, **kwargs: Any
     ) -> "LinformerPreTrainedModel | tuple[LinformerPreTrainedModel, dict]":
-        """Load a checkpoint as the host does, but never one that holds a part of the body only.
+        """Load a checkpoint as transformers does, but refuse one whose configuration does not fit its weights.
+
+        A head may be missing from the checkpoint and is then initialized; the encoder must be complete.
 
         Raises:
-            ValueError: If the weights are damaged, or the configuration describes projections or layers that they do
-                not have.
+            ValueError: If the file of weights is damaged, lacks a part of the encoder, or has other projections than
+                the configuration describes.
         """
-        wants_info = kwargs.pop("output_loading_info", False)
+        returns_info = kwargs.pop("output_loading_info", False)
         try:
             model, info = super().from_pretrained(
                 pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
             )
         except Exception as error:
-            if type(error).__name__ != "SafetensorError":  # the one of a library that this file may not import
+            # compared by name, because this file imports from torch and transformers only
+            if type(error).__name__ != "SafetensorError":
                 raise
             raise ValueError(f"The weights in {pretrained_model_name_or_path} are damaged: {error}.") from error
         prefix = "" if model.base_model is model else f"{cls.base_model_prefix}."
-        body = {name for name in model.state_dict() if name.startswith(prefix)}
-        missing = sorted(body.intersection(info["missing_keys"]))
+        encoder = {name for name in model.state_dict() if name.startswith(prefix)}
+        missing = sorted(encoder.intersection(info["missing_keys"]))
         surplus = sorted(name for name in info["unexpected_keys"] if name.endswith("projection.weight"))
-        is_wanted = kwargs.get("ignore_mismatched_sizes") or kwargs.get("num_hidden_layers") is not None
-        if (surplus or 0 < len(missing) < len(body)) and not is_wanted:
+        is_allowed = kwargs.get("ignore_mismatched_sizes") or kwargs.get("num_hidden_layers") is not None
+        # all of the encoder is missing where a file holds a head only, which transformers loads with a warning
+        if (surplus or 0 < len(missing) < len(encoder)) and not is_allowed:
             raise ValueError(
-                f"The configuration of {pretrained_model_name_or_path} does not fit its weights: the model needs "
-                f"{missing or 'nothing'} besides, and has no place for {surplus or 'nothing'}. Take the right "
-                "config.json, or give `ignore_mismatched_sizes=True` to start those anew."
+                f"The configuration of {pretrained_model_name_or_path} does not fit its weights: the file lacks "
+                f"{missing or 'nothing'} and has in surplus {surplus or 'nothing'}. Use the config.json that was "
+                "saved with the weights, or give `ignore_mismatched_sizes=True` to initialize what is missing."
             )
-        return (model, info) if wants_info else model
+        return (model, info) if returns_info else model
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -679,20 +728,22 @@ class LinformerPreTrainedModel(PreTrainedModel):
             if module is self.get_position_embeddings():
                 init.copy_(module.weight, sinusoidal_positions(*module.weight.shape, self.config.initializer_range))
         elif isinstance(module, nn.Linear) and self.config.attention_init == "mimetic":
-            attentions = [layer.attention for layer in self.base_model.layers]
-            # at the key, which comes second: the host calls for each module, and skips those that are loaded
-            for attention in (attention for attention in attentions if attention.key is module):
-                query, key = mimetic_query_key(self.config.num_attention_heads, self.config.hidden_size)
-                init.copy_(attention.query.weight, query)
-                init.copy_(attention.key.weight, key)
+            for layer in self.base_model.layers:
+                attention = layer.attention
+                # both at the key, because its turn is after the query's; `init.copy_` leaves loaded weights alone
+                if attention.key is module:
+                    query, key = mimetic_query_key(self.config.num_attention_heads, self.config.hidden_size)
+                    init.copy_(attention.query.weight, query)
+                    init.copy_(attention.key.weight, key)
 
     def _init_projection(self, module: LinformerProjection) -> None:
-        weight, start = module.weight, projection_init(self.config)
+        weight = module.weight
+        start = projection_init(self.config)
         if start == "normal":
             init.normal_(weight, std=weight.shape[-1] ** -0.5)
         elif module.is_matrix:
-            rows = window_averages if start == "window" else folded_identity
-            init.copy_(weight, rows(*weight.shape[-2:]).expand_as(weight))
+            make_matrix = window_averages if start == "window" else folded_identity
+            init.copy_(weight, make_matrix(*weight.shape[-2:]).expand_as(weight))
         elif start == "pick":
             channels, window = weight.shape
             init.copy_(weight, torch.eye(window)[torch.arange(channels) % window])
@@ -707,16 +758,16 @@ class LinformerPreTrainedModel(PreTrainedModel):
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
         """Change n, the longest input, in the position table, the projections and the configuration together.
 
-        What was learned is kept: with a larger n every input gives the same output as before. New rows of the
-        position table repeat the learned ones from the first on, and new columns of E and F start at zero, which
-        training can change. A smaller n cuts rows and columns off; a slot that loses columns then counts as wholly
-        reached by fewer tokens (`log_shares`). With windows, k follows n and the window stays.
+        With a larger n, every input that fitted before gives the same output as before: new rows of the position
+        table repeat the learned rows from the first on, and new columns of E and F are zero until training changes
+        them. A smaller n cuts off rows and columns; the shares in `log_shares` are then of the columns that are left.
+        With pooling or convolution, the window stays and k changes with n.
 
         Args:
             new_num_position_embeddings: The new n, in tokens.
 
         Raises:
-            ValueError: If k would exceed n, or n be no whole number of windows. Nothing is changed then.
+            ValueError: If k would exceed n, or n is not a whole number of windows. The model is then unchanged.
         """
         old, new = self.config.max_position_embeddings, new_num_position_embeddings
         fields = resized_fields(self.config, new)
@@ -731,33 +782,37 @@ class LinformerPreTrainedModel(PreTrainedModel):
         num_empty = 0
         for module in self.modules():
             if isinstance(module, LinformerProjection) and module.is_matrix:
-                weight = F.pad(module.weight, (0, new - old))  # a negative pad cuts
+                weight = F.pad(module.weight, (0, new - old))  # negative padding cuts columns off
                 num_empty += int((weight == 0).all(-1).sum())
                 module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
         self.config.__dict__.update(fields)
         if num_empty and new < old:
             logger.warning(
-                f"{num_empty} slots of the projections read no position below {new}. They take attention for nothing "
-                f"in inputs of {new} tokens; give the model fewer slots, or train it further."
+                f"{num_empty} slots of the projections have no weight below position {new}. In inputs of {new} tokens "
+                "they get attention but hold no token; reduce `projected_length`, or train the model further."
             )
 
 
 def check_mask_shape(attention_mask: torch.Tensor, batch_size: int, num_tokens: int) -> None:
-    """Accept a mask of shape `(B, N)`; for any other raise a ValueError that says why it has no meaning."""
+    """Accept a mask of shape `(B, N)` only.
+
+    Raises:
+        ValueError: With the shape that was given, the one that is needed, and the reason.
+    """
     if tuple(attention_mask.shape) != (batch_size, num_tokens):
         raise ValueError(
-            f"`attention_mask` has shape {tuple(attention_mask.shape)}; a Linformer takes (batch, tokens) = "
+            f"`attention_mask` has shape {tuple(attention_mask.shape)}; a Linformer needs (batch, tokens) = "
             f"{(batch_size, num_tokens)}, 1 for a token and 0 for padding. Every slot mixes all positions, so a mask "
-            "between pairs of tokens, causal or block-diagonal, has no meaning here."
+            "for pairs of tokens, causal or block-diagonal, cannot be applied."
         )
 
 
 class LinformerModel(LinformerPreTrainedModel):
-    """The encoder: token ids to one vector a token."""
+    """The encoder: from token ids to one vector per token."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
-        config.validate_linformer()  # fields may have been set since the configuration was made
+        config.validate_linformer()  # again, since fields may have been changed after the configuration was made
         self.embeddings = LinformerEmbeddings(config)
         self.layers = nn.ModuleList([LinformerLayer(config, index) for index in range(config.num_hidden_layers)])
         self.projection = None
@@ -780,22 +835,23 @@ class LinformerModel(LinformerPreTrainedModel):
 
         Args:
             input_ids: Token ids, `(B, N)`, with N at most n.
-            attention_mask: 1 for a real token and 0 for padding, `(B, N)`, of any dtype. Padding may stand anywhere.
-                None means that nothing is padding.
-            token_type_ids: Segment of each token, `(B, N)`. None means 0 throughout.
-            inputs_embeds: Word embeddings in place of `input_ids`, `(B, N, M)`.
+            attention_mask: 1 for a real token and 0 for padding, `(B, N)`, of any dtype. Padding may be anywhere.
+                None if there is no padding.
+            token_type_ids: Segment of each token, `(B, N)`. None means 0 for all tokens.
+            inputs_embeds: Word embeddings instead of `input_ids`, `(B, N, M)`.
 
         Returns:
-            `last_hidden_state`, `(B, N, M)`, with nothing of use at padding; on request also `hidden_states`, the
-            embeddings and every layer's output, and `attentions`, `(B, H, N, K)` a layer with rows that sum to one.
+            `last_hidden_state`, `(B, N, M)`, without meaning at padding; on request also `hidden_states`, which are
+            the embeddings and the output of each layer, and `attentions`, `(B, H, N, K)` per layer, whose rows sum to
+            one.
 
         Raises:
-            ValueError: If the input is longer than n, the mask has another shape, or something is asked for that a
-                Linformer cannot do; the message gives the reason and the way out.
+            ValueError: If the input is longer than n, the mask has another shape, or an argument is given that a
+                Linformer does not support; the message gives the reason and the repair.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
-        self._refuse_what_cannot_be(kwargs)
+        self._check_arguments(kwargs)
         batch_size, num_tokens = (inputs_embeds if input_ids is None else input_ids).shape[:2]
         longest = self.embeddings.position_embeddings.num_embeddings
         if num_tokens > longest:
@@ -803,9 +859,10 @@ class LinformerModel(LinformerPreTrainedModel):
                 f"The input has {num_tokens} tokens; this model reads `max_position_embeddings` = {longest}. Truncate "
                 f"it, or call `model.resize_position_embeddings({num_tokens})` and train further."
             )
-        positions = lengths = embeddings = packing = text_packing = None
+        positions = lengths = None
         if attention_mask is not None:
             check_mask_shape(attention_mask, batch_size, num_tokens)
+            # a mask of ones is dropped, because fused kernels are faster without a mask
             if is_tracing(attention_mask) or not attention_mask.all():
                 positions = token_positions(attention_mask, longest)
                 lengths = (positions < longest).sum(-1, keepdim=True)
@@ -813,21 +870,17 @@ class LinformerModel(LinformerPreTrainedModel):
             self.warn_if_padding_and_no_attention_mask(input_ids, None)
 
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
-        if positions is not None and not is_tracing(attention_mask) and not self._is_asked_for_states(kwargs):
+        # kept for the padding of the output only; without packing, the memory is free after the first layer
+        embeddings = packing = text_packing = None
+        returns_layers = self._returns_layers(kwargs)
+        if positions is not None and not is_tracing(attention_mask) and not returns_layers:
             embeddings = hidden_states
             packing, text_packing, positions = pack_positions(positions, lengths, longest)
             num_tokens = text_packing.shape[1]
-            positions = None if self.config.projection_type == "linear" else positions  # rows of zeros add nothing
+            if self.config.projection_type == "linear":
+                positions = None  # unpacking gives rows of zeros for padding, which add nothing to E X
             hidden_states = pack(hidden_states, packing)
-        shared_weight = None if self.projection is None else self.projection()
-        shared_scores = None
-        is_matrix = shared_weight is not None and self.config.projection_type == "linear"
-        if is_matrix and (lengths is not None or may_be_short(num_tokens, longest)):
-            shared_scores = log_shares(shared_weight, num_tokens, lengths)
-            # on other devices the answer would have to be waited for; maps that are asked for keep all K columns
-            if shared_scores.is_cpu and not is_tracing(shared_scores) and not self._is_asked_for_states(kwargs):
-                reached = last_reached_slot(shared_scores)
-                shared_weight, shared_scores = shared_weight[:reached], shared_scores[..., :reached]
+        shared_weight, shared_scores = self._shared_projection(num_tokens, lengths, keeps_slots=returns_layers)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -840,38 +893,59 @@ class LinformerModel(LinformerPreTrainedModel):
             )
         return BaseModelOutput(last_hidden_state=unpack(hidden_states, packing, embeddings))
 
-    def _is_asked_for_states(self, arguments: dict) -> bool:
-        records = ("output_hidden_states", "output_attentions")
-        return any(arguments.get(name, getattr(self.config, name, False)) for name in records)
+    def _shared_projection(self, num_tokens: int, lengths: Lengths, keeps_slots: bool) -> tuple[Weight, Weight]:
+        """Return the weight that all layers share, and its `log_shares`; None for what does not exist.
 
-    def _refuse_what_cannot_be(self, arguments: dict) -> None:
-        for name, reason in REFUSED_ARGUMENTS.items():
+        Slots after the last one with tokens are cut off both, unless `keeps_slots`.
+        """
+        if self.projection is None:
+            return None, None
+        weight = self.projection()
+        if self.config.projection_type != "linear":
+            return weight, None
+        if lengths is None and not may_be_short(num_tokens, weight.shape[-1]):
+            return weight, None
+        scores = log_shares(weight, num_tokens, lengths)
+        # only on CPUs, because on other devices reading the count would wait for all queued work
+        if scores.is_cpu and not is_tracing(scores) and not keeps_slots:
+            num_slots = count_used_slots(scores)
+            weight, scores = weight[:num_slots], scores[..., :num_slots]
+        return weight, scores
+
+    def _returns_layers(self, arguments: dict) -> bool:
+        """Tell whether a call returns the hidden states or attention maps of the layers."""
+        names = ("output_hidden_states", "output_attentions")
+        return any(arguments.get(name, getattr(self.config, name, False)) for name in names)
+
+    def _check_arguments(self, arguments: dict) -> None:
+        """Refuse arguments that a Linformer does not support, and warn of those with side effects."""
+        for name, reason in UNSUPPORTED_ARGUMENTS.items():
             value = arguments.pop(name, None)
             if value is not None and value is not False:
-                raise ValueError(f"A Linformer takes no `{name}`: {reason}.")
+                raise ValueError(f"A Linformer does not support `{name}`: {reason}.")
         if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():
             logger.warning_once(
-                "The exporter of `torch.onnx.export(dynamo=False)` records this batch and length; the graph is right "
-                "for them alone. Export with `dynamo=True` for others."
+                "`torch.onnx.export(dynamo=False)` records the batch size and length of the example; the graph is "
+                "wrong for others. Export with `dynamo=True`."
             )
         if arguments.get("output_attentions") and self.config._attn_implementation != "eager":
             logger.warning_once(
-                f"{self.config._attn_implementation!r} forms no attention maps; with `output_attentions=True` a call "
-                'computes eagerly. Load the model with `attn_implementation="eager"` to do so always.'
+                f"{self.config._attn_implementation!r} returns no attention maps; calls with `output_attentions=True` "
+                "compute with 'eager'. Load the model with `attn_implementation=\"eager\"` to avoid this warning."
             )
 
 
 def divide(total: torch.Tensor, count: torch.Tensor | int) -> torch.Tensor:
-    """Divide a summed loss by a count, which may be a plain number or lie on another device."""
+    """Divide a summed loss by a count, which may be a number, or a tensor on another device."""
     return total / (count.to(total.device) if torch.is_tensor(count) else count)
 
 
 def cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
 ) -> torch.Tensor:
-    """Return the cross-entropy of logits `(..., L)`, summed over labels `(...)` that are not -100.
+    """Return the mean cross-entropy of logits `(..., L)` in nats, over the labels `(...)` that are not -100.
 
-    The sum is divided by `num_items_in_batch`, or by the number of labels where that is None.
+    The sum is divided by `num_items_in_batch`, or if that is None, by the number of labels.
     """
     labels = labels.to(logits.device).flatten()
     total = F.cross_entropy(logits.float().flatten(0, -2), labels, reduction="sum")
@@ -879,7 +953,7 @@ def cross_entropy(
 
 
 class LinformerLMHead(nn.Module):
-    """RoBERTa's head for masked words: dense, activation, norm, and a score for each word."""
+    """RoBERTa's masked-language-model head: linear map, activation, LayerNorm, and a score per word."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
@@ -893,7 +967,7 @@ class LinformerLMHead(nn.Module):
 
 
 class LinformerForMaskedLM(LinformerPreTrainedModel):
-    """A Linformer that fills in masked words."""
+    """A Linformer that predicts masked tokens."""
 
     _tied_weights_keys = {"lm_head.decoder.weight": "linformer.embeddings.word_embeddings.weight"}
 
@@ -922,17 +996,17 @@ class LinformerForMaskedLM(LinformerPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """Score every word of the vocabulary at every token.
+        """Score every word of the vocabulary for every token.
 
         Args:
             input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
-            labels: The right word's id, or -100 where there is nothing to predict, `(B, N)`.
-            num_items_in_batch: Labels of the whole step, over all its batches and processes; the loss is divided by
-                it. None divides by the labels of this batch.
+            labels: The id of the right word, or -100 for tokens that are not predicted, `(B, N)`.
+            num_items_in_batch: Number of labels in all batches and processes of a training step, by which the loss is
+                divided. None means the number of labels in this batch.
 
         Returns:
-            `logits`, `(B, N, V)`, or `(L, V)` for the L labelled tokens with `sparse_prediction` and labels; `loss`,
-            the mean cross-entropy in nats.
+            `logits`, `(B, N, V)`, or with labels and `sparse_prediction`, `(labels that are not -100, V)`; `loss`, the
+            mean cross-entropy in nats.
         """
         outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
         hidden_states = outputs.last_hidden_state
@@ -950,12 +1024,12 @@ class LinformerForMaskedLM(LinformerPreTrainedModel):
 
 
 def classifier_dropout(config: LinformerConfig) -> float:
-    """Return the dropout of the classification heads."""
+    """Return the dropout probability of the classification heads."""
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
 class LinformerClassificationHead(nn.Module):
-    """RoBERTa's head for a whole sequence: dense, activation, and a score for each label."""
+    """RoBERTa's classification head: linear map, activation, and a score per label."""
 
     def __init__(self, config: LinformerConfig, num_labels: int) -> None:
         super().__init__()
@@ -971,7 +1045,7 @@ class LinformerClassificationHead(nn.Module):
 def pool_sequence(
     hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, classifier_pooling: str
 ) -> torch.Tensor:
-    """Represent each sequence by its first real token, or by the mean of its real tokens, `(B, N, M)` to `(B, M)`."""
+    """Return the first real token of each sequence, or the mean of its real tokens, `(B, N, M)` to `(B, M)`."""
     if classifier_pooling == "cls" and attention_mask is None:
         return hidden_states[:, 0]
     sum_dtype = torch.promote_types(hidden_states.dtype, torch.float32)  # float16 overflows on long inputs
@@ -985,8 +1059,8 @@ def pool_sequence(
     return (total / is_token.sum(-1, keepdim=True).clamp(min=1)).to(hidden_states.dtype)
 
 
-def problem_of(labels: torch.Tensor, num_labels: int) -> str:
-    """Name the problem that labels belong to, in the words of the host's `problem_type`."""
+def infer_problem_type(labels: torch.Tensor, num_labels: int) -> str:
+    """Return the `problem_type` that fits the labels, by the rule of the classifiers in transformers."""
     if num_labels == 1:
         return "regression"
     return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
@@ -995,7 +1069,7 @@ def problem_of(labels: torch.Tensor, num_labels: int) -> str:
 def sequence_loss(
     logits: torch.Tensor, labels: torch.Tensor, problem_type: str, num_items_in_batch: torch.Tensor | int | None
 ) -> torch.Tensor:
-    """Return the loss of a sequence classifier for the problem at hand, divided as in `cross_entropy`."""
+    """Return the loss of a sequence classifier for a problem type, divided as in `cross_entropy`."""
     if problem_type == "single_label_classification":
         return cross_entropy(logits, labels, num_items_in_batch)
     targets = labels.to(logits.device).reshape(logits.shape).float()
@@ -1007,7 +1081,7 @@ def sequence_loss(
 
 
 class LinformerForSequenceClassification(LinformerPreTrainedModel):
-    """A Linformer that labels or rates a whole text, or a pair of texts."""
+    """A Linformer that predicts labels or numbers for a text, or a pair of texts."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -1030,9 +1104,9 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
 
         Args:
             input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
-            labels: Class ids, `(B,)`; 0 and 1 for each of several labels, `(B, L)`; or numbers to predict, `(B,)` or
-                `(B, L)`. `config.problem_type` says which; where it is None, one output means regression, whole
-                numbers mean classes, and fractions mean several labels; the configuration then keeps it.
+            labels: Class ids, `(B,)`; 0 or 1 for each of several labels, `(B, L)`; or numbers to predict, `(B,)` or
+                `(B, L)`. `config.problem_type` says which. If it is None, it is set by the first labels: regression
+                for one output, else one class per text for integers, else several labels per text.
             num_items_in_batch: As in `LinformerForMaskedLM`.
 
         Returns:
@@ -1042,12 +1116,13 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
         pooled = pool_sequence(outputs.last_hidden_state, attention_mask, self.config.classifier_pooling)
         logits = self.classifier(pooled)
         if labels is not None and self.config.problem_type is None:
-            # kept, as the host's classes do: a pipeline reads there whether scores become a softmax or sigmoids
-            self.config.problem_type = problem_of(labels, self.config.num_labels)
+            # stored, as in transformers: pipelines read it to choose between softmax and sigmoid
+            self.config.problem_type = infer_problem_type(labels, self.config.num_labels)
+        loss = None
+        if labels is not None:
+            loss = sequence_loss(logits, labels, self.config.problem_type, num_items_in_batch)
         return SequenceClassifierOutput(
-            loss=None
-            if labels is None
-            else sequence_loss(logits, labels, self.config.problem_type, num_items_in_batch),
+            loss=loss,
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -1055,7 +1130,7 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
 
 
 class LinformerForTokenClassification(LinformerPreTrainedModel):
-    """A Linformer that labels each token."""
+    """A Linformer that predicts a label for each token."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -1079,7 +1154,7 @@ class LinformerForTokenClassification(LinformerPreTrainedModel):
 
         Args:
             input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
-            labels: Class ids, or -100 where there is nothing to predict, `(B, N)`.
+            labels: Class ids, or -100 for tokens that are not predicted, `(B, N)`.
             num_items_in_batch: As in `LinformerForMaskedLM`.
 
         Returns:
@@ -1096,13 +1171,13 @@ class LinformerForTokenClassification(LinformerPreTrainedModel):
 
 
 def mask_padding(logits: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Give padding the smallest number of the dtype for its scores, `(B, N, 2)`, so that no answer starts there."""
-    is_padding = attention_mask.to(logits.device) == 0  # layers may lie on other devices than the input
+    """Set the scores of padding, `(B, N, 2)`, to the smallest number of the dtype, so that no answer is there."""
+    is_padding = attention_mask.to(logits.device) == 0  # a layer may be on another device than the input
     return logits.masked_fill(is_padding[..., None], torch.finfo(logits.dtype).min)
 
 
 class LinformerForQuestionAnswering(LinformerPreTrainedModel):
-    """A Linformer that marks where in a text the answer starts and ends."""
+    """A Linformer that predicts where in a text the answer to a question starts and ends."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -1121,16 +1196,16 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         end_positions: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
-        """Score every token as start and as end of the answer.
+        """Score every token as the start and as the end of the answer.
 
         Args:
             input_ids, attention_mask, token_type_ids, inputs_embeds: As in `LinformerModel`.
-            start_positions: Index of the answer's first token, `(B,)`. An index outside the input is not counted.
-            end_positions: Index of the answer's last token, likewise.
+            start_positions: Index of the answer's first token, `(B,)`. The loss ignores an index outside the input.
+            end_positions: Index of the answer's last token, `(B,)`, with the same rule.
 
         Returns:
-            `start_logits` and `end_logits`, `(B, N)`, the smallest number of their dtype at padding; `loss`, the mean
-            of both cross-entropies in nats.
+            `start_logits` and `end_logits`, `(B, N)`, with the smallest number of their dtype at padding; `loss`, the
+            mean of both cross-entropies in nats.
         """
         outputs = self.linformer(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)
@@ -1150,7 +1225,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
 
 
 class LinformerForMultipleChoice(LinformerPreTrainedModel):
-    """A Linformer that picks one of several continuations."""
+    """A Linformer that chooses one of several continuations of a text."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -1172,10 +1247,10 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         """Score every choice.
 
         Args:
-            input_ids: Each choice with its context, `(B, choices, N)`.
+            input_ids: Each choice together with its context, `(B, choices, N)`.
             attention_mask: 1 for a real token and 0 for padding, `(B, choices, N)`.
             token_type_ids: Segment of each token, `(B, choices, N)`.
-            inputs_embeds: Word embeddings in place of `input_ids`, `(B, choices, N, M)`.
+            inputs_embeds: Word embeddings instead of `input_ids`, `(B, choices, N, M)`.
             labels: Index of the right choice, `(B,)`.
             num_items_in_batch: As in `LinformerForMaskedLM`.
 
@@ -1183,10 +1258,12 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
             `logits`, `(B, choices)`; `loss`, the mean cross-entropy in nats.
         """
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
-        flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs]
-        outputs = self.linformer(*flat, **kwargs)
-        pooled = pool_sequence(outputs.last_hidden_state, flat[1], self.config.classifier_pooling)
-        logits = self.scorer(pooled).view((input_ids if inputs_embeds is None else inputs_embeds).shape[:2])
+        flat_inputs = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs]
+        outputs = self.linformer(*flat_inputs, **kwargs)
+        flat_mask = flat_inputs[1]
+        pooled = pool_sequence(outputs.last_hidden_state, flat_mask, self.config.classifier_pooling)
+        batch_size, num_choices = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
+        logits = self.scorer(pooled).view(batch_size, num_choices)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
