@@ -1,6 +1,6 @@
 # Copyright 2026 The linformer_hf authors.
 # Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0
-"""What a Linformer is: the fields of its configuration and which of their values fit together."""
+"""The configuration of a Linformer: its fields, their defaults, and which values may be combined."""
 
 from difflib import get_close_matches
 from typing import Any
@@ -9,14 +9,14 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 PROJECTION_SHARING = ("none", "headwise", "key_value", "layerwise")
 PROJECTION_TYPES = ("linear", "mean_pool", "max_pool", "conv")
 CLASSIFIER_POOLING = ("cls", "mean")
 POSITION_INITS = ("sinusoidal", "normal")
 ATTENTION_INITS = ("mimetic", "normal")
-# The first of each is the default; poolings have no weights to initialize.
+# The first of each type is its default; pooling has no weights to initialize.
 PROJECTION_INITS = {
     "linear": ("window", "folded", "normal"),
     "conv": ("pick", "window", "normal"),
@@ -24,6 +24,7 @@ PROJECTION_INITS = {
     "max_pool": (),
 }
 
+# Fields that decide the shapes of the weights.
 SHAPING_FIELDS = (
     "vocab_size",
     "hidden_size",
@@ -37,7 +38,7 @@ SHAPING_FIELDS = (
     "projection_type",
 )
 
-# Fields that the host does not know under other names, so that a near miss is a slip.
+# Fields that only a Linformer has, so that an unknown field with a similar name is taken for a misspelling.
 OWN_FIELDS = (
     "max_position_embeddings",
     "projected_length",
@@ -51,7 +52,7 @@ OWN_FIELDS = (
     "classifier_activation",
 )
 
-# Every checkpoint names all heads, so that any of them loads from a folder saved by any other.
+# Every checkpoint names all classes, so that each class can load a checkpoint saved by another.
 AUTO_MAP = {
     "AutoConfig": "configuration_linformer.LinformerConfig",
     "AutoModel": "modeling_linformer.LinformerModel",
@@ -66,43 +67,44 @@ AUTO_MAP = {
 
 @strict
 class LinformerConfig(PreTrainedConfig):
-    """Describe a Linformer encoder (Wang et al. 2020, arXiv 2006.04768) in RoBERTa's words.
+    """The configuration of a Linformer encoder (Wang et al. 2020, arXiv 2006.04768), with RoBERTa's field names.
 
     Fields that RoBERTa has keep its name, meaning and default, with one exception: `max_position_embeddings` is
     exactly n, the longest input in tokens, at positions 0 to n - 1.
 
     Args:
-        max_position_embeddings: The paper's n: longest input in tokens, rows of the position table and columns of
-            the projections E and F.
-        projected_length: The paper's k: slots that keys and values are compressed into. One number for all layers,
-            or a list of numbers from the first layer on, of which the last holds for all further layers:
+        max_position_embeddings: The paper's n: the longest input in tokens, the number of rows of the position table
+            and of columns of the projections E and F.
+        projected_length: The paper's k: the number of slots that keys and values are compressed into. One number for
+            all layers, or a list of numbers from the first layer on, the last of which holds for all further layers:
             `[256, 64]` is 256 in the first layer and 64 in the others (the paper's non-uniform projected dimension).
-        projection_sharing: Who shares a projection (paper, section 4). `"none"`: every head of every layer has its
-            own E and F. `"headwise"`: one E and one F a layer. `"key_value"`: one E = F a layer. `"layerwise"`: one
-            matrix for the whole model; a layer with a smaller k reads its first rows.
+        projection_sharing: What shares a projection (paper, section 4). `"none"`: every head of every layer has its
+            own E and F. `"headwise"`: one E and one F per layer. `"key_value"`: one E = F per layer. `"layerwise"`:
+            one matrix for the whole model; a layer with a smaller k uses its first rows.
         projection_type: How N tokens become k slots. `"linear"`: learned matrices. `"mean_pool"` and `"max_pool"`:
             windows of n / k tokens. `"conv"`: a depthwise convolution over those windows, kernel = stride.
-        position_init: How the position table of a new model starts. `"sinusoidal"`: sines and cosines (Vaswani et al.
-            2017), so that neighbours are alike from the first step on. `"normal"`: as RoBERTa's.
-        attention_init: How query and key maps of a new model start. `"mimetic"`: alike, so that tokens attend to what
-            resembles them (Trockman and Kolter 2023, arXiv 2305.09828). `"normal"`: as RoBERTa's.
-        projection_init: How the projections of a new model start. For matrices `"window"`, in which each slot
-            averages a window of n / k tokens; `"folded"`, in which token j goes to slot j mod k; or `"normal"`, the
-            paper's N(0, 1/n). For convolutions `"pick"`, in which channel c reads token c mod W of a window of W;
-            `"window"`, the mean of the window; or `"normal"`, N(0, 1/W). None takes `"pick"` for convolutions and
-            `"window"` for matrices, but `"folded"` where layers with different k share one matrix.
+        position_init: Initialization of the position table. `"sinusoidal"`: sines and cosines (Vaswani et al. 2017),
+            so that nearby positions are similar from the first step on. `"normal"`: as in RoBERTa.
+        attention_init: Initialization of query and key maps. `"mimetic"`: almost equal to each other, so that tokens
+            attend to similar tokens (Trockman and Kolter 2023, arXiv 2305.09828). `"normal"`: as in RoBERTa.
+        projection_init: Initialization of the projections. For matrices `"window"`, each slot averages a window of
+            n / k tokens; `"folded"`, token j goes to slot j mod k; or `"normal"`, the paper's N(0, 1/n). For
+            convolutions `"pick"`, channel c takes token c mod W of a window of W; `"window"`, the mean of the window;
+            or `"normal"`, N(0, 1/W). None means `"pick"` for convolutions and `"window"` for matrices, but `"folded"`
+            if layers with different k share one matrix.
         sparse_prediction: With labels, compute the masked-language-model head at labelled positions only. The loss
-            is the same; `logits` then has one row a label, `(labels, vocabulary)`.
-        classifier_pooling: What represents a sequence: `"cls"`, its first real token, or `"mean"`, the mean of them.
-        classifier_activation: Activation of the heads that classify or choose: RoBERTa's tanh, or another that the
-            host names, as the heads of DistilBERT (relu) and ELECTRA (gelu) have it.
-        classifier_dropout: Dropout of the classification heads; None takes `hidden_dropout_prob`.
-        pad_token_id: Its word embedding starts at zero. None means that there is none.
-        auto_map: Where a checkpoint's own code lies for `trust_remote_code`; filled in by itself.
-        linformer_version: The version of linformer_hf that writes the configuration; filled in by itself.
+            is the same; `logits` then has one row per label, `(labels, vocabulary)`.
+        classifier_pooling: What represents a sequence: `"cls"`, its first real token, or `"mean"`, the mean of its
+            real tokens.
+        classifier_activation: Activation of the heads for classification and multiple choice: RoBERTa's tanh, or
+            another one that transformers knows by name (DistilBERT's heads use relu, ELECTRA's gelu).
+        classifier_dropout: Dropout of the classification heads; None means `hidden_dropout_prob`.
+        pad_token_id: Id of the padding token; its word embedding is initialized to zero. None if there is none.
+        auto_map: Where `trust_remote_code` finds the classes in a checkpoint; set automatically.
+        linformer_version: Version of linformer_hf that saves the configuration; set automatically.
 
     Raises:
-        ValueError: If values do not fit together; the message names field, value and what is allowed.
+        ValueError: If a value is not allowed; the message names the field, the value and what is allowed.
     """
 
     model_type = "linformer"
@@ -139,7 +141,7 @@ class LinformerConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         refuse_newer(self.linformer_version)
-        refuse_misspelt(kwargs)
+        refuse_misspelled(kwargs)
         self.linformer_version = VERSION
         self.auto_map = {**AUTO_MAP, **(self.auto_map or {})}
         super().__post_init__(**kwargs)
@@ -147,14 +149,15 @@ class LinformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "LinformerConfig":
-        """Make a configuration from what a config.json holds, as the host does.
+        """Make a configuration from the fields of a config.json, as transformers does.
 
         Raises:
-            ValueError: If a field that decides the shape of the weights is missing; its default would be a guess.
+            ValueError: If a field that decides the shapes of the weights is missing; its default may be wrong for
+                them.
         """
         missing = [name for name in SHAPING_FIELDS if name not in config_dict and name not in kwargs]
         if missing:
-            raise ValueError(f"The configuration lacks {', '.join(missing)}; take the config.json of the weights.")
+            raise ValueError(f"The configuration lacks {', '.join(missing)}; use the config.json of the weights.")
         return super().from_dict(config_dict, **kwargs)
 
     @property
@@ -166,10 +169,10 @@ class LinformerConfig(PreTrainedConfig):
         return lengths + lengths[-1:] * (self.num_hidden_layers - len(lengths))
 
     def validate_linformer(self) -> None:
-        """Check that the values fit together.
+        """Check the values, each and in combination.
 
         Raises:
-            ValueError: At the first field that does not, with its value and what is allowed.
+            ValueError: For the first field that is wrong, with its value and what is allowed.
         """
         for field, allowed in (
             ("projection_sharing", PROJECTION_SHARING),
@@ -185,18 +188,18 @@ class LinformerConfig(PreTrainedConfig):
                 raise ValueError(f"`{field}` is {getattr(self, field)}; it must be at least 1.")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"`hidden_size` is {self.hidden_size}, which `num_attention_heads` = {self.num_attention_heads} does "
-                "not divide; choose a width that is a multiple of the heads."
+                f"`hidden_size` is {self.hidden_size}; it must be a multiple of `num_attention_heads` = "
+                f"{self.num_attention_heads}."
             )
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(
-                f"`pad_token_id` is {self.pad_token_id}; it must lie in the vocabulary, 0 to {self.vocab_size - 1}, "
-                "or be None. Take it from the tokenizer."
+                f"`pad_token_id` is {self.pad_token_id}; it must be in the vocabulary, 0 to {self.vocab_size - 1}, "
+                "or None. Take it from the tokenizer."
             )
         if self.is_decoder:
             raise ValueError(
-                "`is_decoder` is True, but a Linformer cannot decode: every slot mixes all positions, so a token "
-                "would see its future. Use it as an encoder, or take a causal model for generation."
+                "`is_decoder` is True, but a Linformer cannot be a decoder: every slot mixes all positions, so a "
+                "token would see the future. Use it as an encoder, or use a causal model for generation."
             )
         self._validate_projected_length()
         self._validate_projection_init()
@@ -207,12 +210,12 @@ class LinformerConfig(PreTrainedConfig):
         if len(lengths) != self.num_hidden_layers:
             raise ValueError(
                 f"`projected_length` lists {len(lengths)} numbers for `num_hidden_layers` = {self.num_hidden_layers}; "
-                "give at most one a layer, of which the last holds for further layers, or a single number for all."
+                "give at most one per layer (the last holds for all further layers), or a single number for all."
             )
         for length in lengths:
             if not 1 <= length <= longest:
                 raise ValueError(
-                    f"`projected_length` is {self.projected_length}; each must lie between 1 and "
+                    f"`projected_length` is {self.projected_length}; each must be between 1 and "
                     f"`max_position_embeddings` = {longest}."
                 )
             if self.projection_type != "linear" and longest % length:
@@ -224,7 +227,7 @@ class LinformerConfig(PreTrainedConfig):
             raise ValueError(
                 f"`projected_length` is {self.projected_length}, but with `projection_type` = 'conv' and "
                 "`projection_sharing` = 'layerwise' all layers share one kernel of n / k tokens: give one number, or "
-                "share by 'key_value'."
+                "use `projection_sharing` = 'key_value'."
             )
 
     def _validate_projection_init(self) -> None:
@@ -240,33 +243,43 @@ class LinformerConfig(PreTrainedConfig):
         if self.projection_init == "window" and is_shared and len(set(self.projected_lengths)) > 1:
             raise ValueError(
                 f"`projected_length` is {self.projected_length}, but with `projection_sharing` = 'layerwise' a layer "
-                "with a smaller k reads the first rows of the one matrix, and with `projection_init` = 'window' those "
-                "hold the beginning of a text alone: share by 'key_value', or give one number."
+                "with a smaller k uses the first rows of the shared matrix, which with `projection_init` = 'window' "
+                "cover only the beginning of a text: use `projection_sharing` = 'key_value', or give one number."
             )
 
 
 def refuse_newer(version: str | None) -> None:
-    """Refuse what a newer linformer_hf has written; patch releases keep the format.
+    """Refuse a configuration saved by a newer linformer_hf, which may have fields that this version would ignore.
+
+    Only major and minor version count: patch releases do not change the fields.
 
     Raises:
         ValueError: With both versions and the repair.
     """
-    if version and [int(part) for part in version.split(".")[:2]] > [int(part) for part in VERSION.split(".")[:2]]:
+    if version and major_and_minor(version) > major_and_minor(VERSION):
         raise ValueError(
             f"This checkpoint was saved by linformer_hf {version}; this is {VERSION}. Update the package with `pip "
             "install --upgrade linformer_hf`."
         )
 
 
-def refuse_misspelt(unknown: dict[str, Any]) -> None:
-    """Refuse a field that is all but one of ours. The host keeps any name, which would then have no effect.
+def major_and_minor(version: str) -> list[int]:
+    """Return the first two numbers of a version."""
+    return [int(part) for part in version.split(".")[:2]]
+
+
+def refuse_misspelled(unknown: dict[str, Any]) -> None:
+    """Refuse an unknown field with a name similar to one of `OWN_FIELDS`.
+
+    Transformers accepts fields of any name, so a misspelled field would have no effect.
 
     Raises:
-        ValueError: With the field and the one that may be meant.
+        ValueError: With the field and the similar one.
     """
     for name in unknown:
-        if meant := get_close_matches(name, OWN_FIELDS, n=1, cutoff=0.8):
-            raise ValueError(f"`{name}` is no field of a Linformer; `{meant[0]}` may be meant.")
+        similar = get_close_matches(name, OWN_FIELDS, n=1, cutoff=0.8)
+        if similar:
+            raise ValueError(f"`{name}` is not a field of a Linformer; did you mean `{similar[0]}`?")
 
 
 __all__ = ["LinformerConfig"]

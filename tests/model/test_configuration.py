@@ -10,6 +10,7 @@ from linformer_hf import (
     LinformerForMaskedLM,
     LinformerForSequenceClassification,
     LinformerModel,
+    configuration_linformer,
 )
 
 
@@ -89,9 +90,29 @@ def test_a_value_of_another_kind_is_refused_by_name(field):
 @pytest.mark.parametrize(
     ("slip", "meant"), [("projected_lenght", "projected_length"), ("projection_sharring", "projection_sharing")]
 )
-def test_a_misspelt_field_is_refused_with_the_one_that_may_be_meant(slip, meant):
+def test_a_misspelled_field_is_refused_with_the_similar_one(slip, meant):
     with pytest.raises(ValueError, match=f"{slip}.*{meant}"):
         tiny_config(**{slip: 8})
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.10", "1.0.0"])
+def test_a_configuration_of_a_newer_minor_version_is_refused_with_both_versions(version, monkeypatch):
+    monkeypatch.setattr(configuration_linformer, "VERSION", "0.2.1")
+    with pytest.raises(ValueError, match=rf"linformer_hf {version}; this is 0\.2\.1.*pip install --upgrade"):
+        tiny_config(linformer_version=version)
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0", "0.2.9", None])
+def test_a_configuration_of_an_older_or_a_patch_version_is_read_and_gets_this_version(version, monkeypatch):
+    monkeypatch.setattr(configuration_linformer, "VERSION", "0.2.1")
+    assert tiny_config(linformer_version=version).linformer_version == "0.2.1"
+
+
+def test_0_1_0_refuses_configurations_of_this_version(monkeypatch):
+    saved_by = LinformerConfig().linformer_version
+    monkeypatch.setattr(configuration_linformer, "VERSION", "0.1.0")
+    with pytest.raises(ValueError, match="pip install --upgrade"):
+        tiny_config(linformer_version=saved_by)
 
 
 def test_defaults_are_those_of_roberta():

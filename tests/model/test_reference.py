@@ -1,5 +1,7 @@
 """The encoder against the equations written out in loops: outputs and the gradient of every parameter."""
 
+import json
+
 import pytest
 import torch
 from conftest import (
@@ -13,6 +15,8 @@ from conftest import (
     tiny_model,
 )
 from reference_linformer import Settings, encode
+
+from linformer_hf import LinformerModel
 
 
 # places of the real tokens of each sequence, and the length that all are padded to
@@ -74,6 +78,21 @@ def compare_with_reference(model, real, num_tokens):
 def test_outputs_and_gradients_follow_the_equations(projection_type, projection_sharing, case):
     model = tiny_model(projection_type=projection_type, projection_sharing=projection_sharing)
     compare_with_reference(model, *CASES[case])
+
+
+@for_kinds(KINDS)
+def test_a_checkpoint_of_version_0_1_0_follows_the_equations_at_full_length(
+    projection_type, projection_sharing, tmp_path
+):
+    model = tiny_model(projection_type=projection_type, projection_sharing=projection_sharing)
+    model.save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    for name in ("position_init", "attention_init", "projection_init"):
+        del fields[name]
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "linformer_version": "0.1.0"}))
+    loaded = LinformerModel.from_pretrained(tmp_path)
+    assert_same_tensors(loaded.state_dict(), model.state_dict(), what="loaded")
+    compare_with_reference(loaded, *CASES["1x32-full"])
 
 
 @for_kinds([kind for kind in KINDS if kind != ("conv", "layerwise")])
