@@ -42,7 +42,6 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
-from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_linformer import PROJECTION_INITS, LinformerConfig
@@ -595,7 +594,8 @@ def window_averages(slots: int, tokens: int) -> torch.Tensor:
 def folded_identity(slots: int, tokens: int) -> torch.Tensor:
     """Return the matrix that puts token j into slot j mod k, `(k, n)`; up to k tokens, this is full attention.
 
-    The weights of the tokens after the first k have in each slot together about the norm of the first token's weight.
+    In each slot, the weights of all tokens after the first k together have a norm of about 1, like the weight of the
+    slot's first token alone.
     """
     folded = torch.eye(slots)[:, torch.arange(tokens) % slots]
     folded[:, slots:] *= max(tokens / slots - 1, 1) ** -0.5
@@ -710,7 +710,7 @@ class LinformerPreTrainedModel(PreTrainedModel):
         missing = sorted(encoder.intersection(info["missing_keys"]))
         surplus = sorted(name for name in info["unexpected_keys"] if name.endswith("projection.weight"))
         is_allowed = kwargs.get("ignore_mismatched_sizes") or kwargs.get("num_hidden_layers") is not None
-        # all of the encoder is missing where a file holds a head only, which transformers loads with a warning
+        # a file that lacks all of the encoder is of another model; transformers itself warns about that
         if (surplus or 0 < len(missing) < len(encoder)) and not is_allowed:
             raise ValueError(
                 f"The configuration of {pretrained_model_name_or_path} does not fit its weights: the file lacks "
@@ -821,7 +821,6 @@ class LinformerModel(LinformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
@@ -920,7 +919,7 @@ class LinformerModel(LinformerPreTrainedModel):
     def _check_arguments(self, arguments: dict) -> None:
         """Refuse arguments that a Linformer does not support, and warn of those with side effects."""
         for name, reason in UNSUPPORTED_ARGUMENTS.items():
-            value = arguments.pop(name, None)
+            value = arguments.pop(name, getattr(self.config, name, None))
             if value is not None and value is not False:
                 raise ValueError(f"A Linformer does not support `{name}`: {reason}.")
         if torch.jit.is_tracing() and torch.onnx.is_in_onnx_export():

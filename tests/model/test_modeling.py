@@ -109,6 +109,13 @@ def test_what_a_linformer_cannot_do_is_refused_with_a_way_out(model_class, argum
         assert word in str(error.value)
 
 
+def test_a_configuration_that_asks_for_causal_attention_is_refused_as_the_argument_is():
+    model = tiny_model()
+    model.config.is_causal = True
+    with pytest.raises(ValueError, match="is_causal.*future.*encoder"):
+        model(random_ids(2, 19))
+
+
 def test_there_is_no_causal_language_model():
     with pytest.raises(ValueError, match="LinformerConfig"):
         AutoModelForCausalLM.from_config(tiny_config())
