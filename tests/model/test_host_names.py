@@ -1,7 +1,7 @@
 """The names that the Hub files import from transformers: a short list, which is checked for each new version.
 
-Tried with a model of each class (loss, gradients, saving, loading, attention maps, gradient checkpointing): all of it
-works with transformers 5.4.0, 5.12.0 and 5.24.0, the newest at the time, while 5.0.0, 5.2.0 and 5.3.0 cannot import the
+Tried with a model of each class (loss, gradients, saving, loading, attention maps, gradient checkpointing): all works
+with transformers 5.4.0, 5.12.0 and 5.24.0, the newest at the time, while 5.0.0, 5.2.0 and 5.3.0 cannot import the
 configuration, because their `PreTrainedConfig` is no dataclass (StrictDataclassDefinitionError), and 5.0.0 also lacks
 `utils.output_capturing`. The declared bound stays at 5.24, the only version that the whole suite is run with.
 """
