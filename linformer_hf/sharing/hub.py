@@ -24,7 +24,10 @@ logger = logging.get_logger(__name__)
 CODE = ("configuration_linformer.py", "modeling_linformer.py")
 PUSHED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.md", "*.py", "*.png", "*.svg", "*.onnx", "*.data")
 BINARY = ("*.safetensors", "*.model", "*.png", "*.onnx", "*.data")
-STATE = ("trainer_state.json", "train_results.json", "eval_results.json", "all_results.json")
+STATE = (
+    *("trainer_state.json", "training_options.json"),
+    *("train_results.json", "eval_results.json", "all_results.json"),
+)
 INDEX = "model.safetensors.index.json"
 MODULES = "modules.json"  # where Sentence Transformers lists pooling and normalization, each in a folder
 NEVER_PUSHED_FOLDERS = ("checkpoint-*", "runs", ".*", "__pycache__")  # left out without a warning

@@ -1,5 +1,6 @@
 """Teach a Linformer to do what the dense encoder does that it came from: arguments, and one function."""
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,8 @@ def distill(
     Raises:
         ValueError: If arguments contradict each other, or text, tokenizer and models do not fit.
     """
-    run = start_run(training)
+    splits = ("train", "validation") if training.do_train else ("validation",)
+    run = start_run(arguments, training, data=facts_of_texts(texts, splits))
     check_arguments(arguments, training)
     callbacks = early_stopping(arguments.early_stopping_patience, training)
     optimizer = choose_optimizer(arguments.use_muon, arguments.muon_learning_rate, training)
@@ -119,10 +121,10 @@ def distill(
             arguments.builtin_sample,
         )
         if texts is None:
-            splits = ("train", "validation") if training.do_train else ("validation",)
             texts = load_texts(arguments, training.seed, splits)
         else:
-            data["dataset"] = f"{len(texts['train'])} texts"
+            texts = {split: texts[split] for split in splits}
+            data["dataset"] = f"{len(texts[splits[0]])} texts"
         student, teacher, head = load_models(
             student_name,
             arguments.teacher_name_or_path,
@@ -199,6 +201,23 @@ def distill(
     )
     finish_run(trainer, run, numbers, arguments, about, student, next_step)
     return numbers
+
+
+def facts_of_texts(texts: Texts | None, splits: Sequence[str]) -> dict[str, int]:
+    """Return a checksum of documents that are given in Python, which tells them from others; nothing without them.
+
+    Raises:
+        ValueError: If documents for a split are missing.
+    """
+    if texts is None:
+        return {}
+    if missing := [split for split in splits if split not in texts]:
+        raise ValueError(f"`texts` has no {' and no '.join(missing)}, but {', '.join(texts)}; give it too.")
+    checksum = 0
+    for split in splits:
+        for row in texts[split]:
+            checksum = zlib.crc32(row["text"].encode(), checksum)
+    return {"checksum of texts": checksum}
 
 
 def check_arguments(arguments: DistillationArguments, training: TrainingArguments) -> None:

@@ -81,7 +81,11 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
     Raises:
         ValueError: If arguments contradict each other, or rows, labels, tokenizer and model do not fit.
     """
-    run = start_run(training, ("do_train", "do_eval", "do_predict"))
+    # an evaluation holds rows out of those to train on where no others are named
+    names_rows = bool(arguments.train_file or arguments.dataset_name)
+    may_hold_out = training.do_eval and names_rows and not arguments.validation_file
+    switches = ("do_train", "do_eval", "do_predict")
+    run = start_run(arguments, training, switches, {"rows held out of training": may_hold_out})
     check_arguments(arguments, training)
     callbacks = early_stopping(arguments.early_stopping_patience, training)
     optimizer = choose_optimizer(arguments.use_muon, arguments.muon_learning_rate, training)

@@ -131,7 +131,7 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
     Raises:
         ValueError: If arguments contradict each other, or text, tokenizer and model do not fit.
     """
-    run = start_run(training)
+    run = start_run(arguments, training)
     check_arguments(arguments, training)
     check_best_metric(training, names=())
     callbacks = early_stopping(arguments.early_stopping_patience, training)
@@ -173,6 +173,12 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
             mask_once(held_out, tokenizer, HELD_OUT_SHARE, training.seed, hide_all=hide_all)
             for hide_all in (False, True)
         )
+        numbers = {}
+        if train is not None:
+            frequencies = (row["input_ids"] for row in islice(read_once(train), UNIGRAM_ROWS))
+            numbers["unigram_perplexity"] = unigram_perplexity(
+                frequencies, hidden, len(tokenizer), tokenizer.all_special_ids
+            )
 
     training.remove_unused_columns = False  # the collator reads what the model's forward does not name
     # within the training, because an evaluation before it would keep a model of several processes from being wrapped
@@ -193,12 +199,6 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
         short_share=SHORT_SHARE if arguments.short_share is None else arguments.short_share,
     )
 
-    numbers = {}
-    if train is not None:
-        frequencies = (row["input_ids"] for row in islice(read_once(train), UNIGRAM_ROWS))
-        numbers["unigram_perplexity"] = unigram_perplexity(
-            frequencies, hidden, len(tokenizer), tokenizer.all_special_ids
-        )
     if training.do_train:
         numbers |= train_model(trainer, run, loss_unit=", nats a token")
         if before := first_evaluation(trainer.state):

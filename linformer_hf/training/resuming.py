@@ -10,13 +10,15 @@ from zipfile import is_zipfile
 from transformers import TrainingArguments
 from transformers.utils import logging
 
+from .run_options import OPTIONS
+
 
 logger = logging.get_logger(__name__)
 
 STATE = "trainer_state.json"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 RANDOM_STATE = re.compile(r"rng_state_(\d+)\.pth")
-IGNORED = {"runs"}  # the folder of TensorBoard, which is written before the first checkpoint
+IGNORED = {"runs", OPTIONS}  # written before the first checkpoint; the former by TensorBoard
 
 
 def finished_run(training: TrainingArguments) -> str | None:
@@ -29,9 +31,7 @@ def finished_run(training: TrainingArguments) -> str | None:
     if state is None or not (folder / "config.json").is_file():
         return None
     if training.max_steps > 0:
-        is_same = training.max_steps == state["max_steps"]
-        is_past = bool(checkpoints(folder)) and state["global_step"] >= training.max_steps
-        return str(folder) if is_same or is_past else None
+        return str(folder) if training.max_steps == state["max_steps"] else None
     stopped_early = state["global_step"] < state["max_steps"]
     is_same = math.ceil(training.num_train_epochs) == state["num_train_epochs"]
     is_done = is_same and (stopped_early or (state["epoch"] or 0.0) >= training.num_train_epochs)

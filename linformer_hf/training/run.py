@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from transformers import (
@@ -26,6 +27,13 @@ from ..sharing.card import write_card
 from .optimizers import OptimizerArguments
 from .progress import loss_curves
 from .resuming import find_checkpoint, finished_run, tokens_seen
+from .run_options import (
+    check_evaluated_model,
+    check_same_options,
+    deciding_options,
+    read_options,
+    write_options,
+)
 
 
 logger = logging.get_logger(__name__)
@@ -52,37 +60,70 @@ class Run:
         checkpoint: The checkpoint to resume from, if an earlier call was stopped.
         trained_folder: The output folder, if an earlier call has trained in it to the end: then its model is loaded,
             and nothing is trained.
+        options: Those on which the trained weights depend.
         watch: Measures seconds and memory from the start on.
     """
 
     checkpoint: str | None
     trained_folder: str | None
+    options: Mapping[str, Any]
     watch: Stopwatch
 
 
-def start_run(training: TrainingArguments, purposes: Sequence[str] = ("do_train", "do_eval")) -> Run:
+def start_run(
+    arguments: Any,
+    training: TrainingArguments,
+    purposes: Sequence[str] = ("do_train", "do_eval"),
+    data: Mapping[str, Any] | None = None,
+) -> Run:
     """Check what is asked for, find out where the run stands, and seed all random numbers.
 
     Args:
+        arguments: Of the task; they are compared with those of an earlier call that wrote into the output folder.
         training: The Trainer's own arguments.
         purposes: The switches of which the task needs one.
+        data: Facts beside the arguments that decide what is trained on, by name.
 
     Raises:
-        ValueError: If nothing is asked for, processes would not train together, or the output folder holds
-            something else.
+        ValueError: If nothing is asked for, processes would not train together, or the output folder cannot be
+            written or holds something else, as another run or numbers of another model.
     """
     if not any(getattr(training, purpose) for purpose in purposes):
         *others, last = [f"--{purpose}" for purpose in purposes]
         raise ValueError(f"Nothing is asked for: give {', '.join(others)}, {last} or several of them.")
+    check_output_dir(Path(training.output_dir))
     move_tokens_to_environment([training])  # the Trainer pickles its arguments beside the model
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     check_processes(launched, training.world_size, training.device.type, is_sharded=bool(training.fsdp))
     trained_folder = finished_run(training) if training.do_train else None
     checkpoint = None if trained_folder else find_checkpoint(training)
+    options = deciding_options(arguments, training, data or {}) if training.do_train else {}
+    if held := trained_folder or checkpoint:
+        folder = Path(trained_folder or Path(held).parent)
+        earlier = read_options(folder, arguments, training)
+        check_same_options(folder, earlier, options, is_finished=trained_folder is not None)
+    if not training.do_train:
+        check_evaluated_model(Path(training.output_dir), arguments)
     set_seed(training.seed)
     if training.device.type == "cpu":
         training.dataloader_pin_memory = False  # torch would warn that nothing gains from it
-    return Run(checkpoint, trained_folder, Stopwatch())
+    return Run(checkpoint, trained_folder, options, Stopwatch())
+
+
+def check_output_dir(folder: Path) -> None:
+    """Check that files can be written into a folder, which may not exist yet.
+
+    Raises:
+        ValueError: If it, or a folder above it, is a file or takes no files.
+    """
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if not existing.is_dir():
+            raise ValueError(f"--output_dir is {folder}, and {existing} is a file; name another folder.")
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ValueError(f"--output_dir is {folder}, where no file can be written: {error.strerror}.") from error
 
 
 def check_processes(launched: int, together: int, device: str, is_sharded: bool) -> None:
@@ -124,7 +165,7 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, na
 
 
 def train_model(trainer: Trainer, run: Run, loss_unit: str = "") -> dict[str, float]:
-    """Train, save the model, the Trainer's state and the curves of the losses.
+    """Write down the options, train, save the model, the Trainer's state and the curves of the losses.
 
     Args:
         trainer: Ready to train.
@@ -138,6 +179,8 @@ def train_model(trainer: Trainer, run: Run, loss_unit: str = "") -> dict[str, fl
     if run.trained_folder:
         logger.info(f"{run.trained_folder} holds the finished run: nothing is trained.")
         return {}
+    if trainer.is_world_process_zero():
+        write_options(trainer.args.output_dir, run.options)
     result = trainer.train(resume_from_checkpoint=run.checkpoint)
     trainer.save_model()
     trainer.save_state()

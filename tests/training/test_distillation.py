@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import assert_same_tensors, random_ids
+from datasets import Dataset
 from dense_twins import DOCUMENTS, make_dense, make_linformer, make_tokenizer, save
 from safetensors.torch import load_file
 from transformers import (
@@ -254,3 +255,24 @@ def test_no_checkpoint_keeps_that_training_computes_the_labelled_tokens_alone(co
     before = load_file(tmp_path / "run" / "model.safetensors")
     assert distill(arguments(corpus, word_pair, use_muon=True), training(tmp_path / "run", **options)) == {}
     assert_same_tensors(load_file(tmp_path / "run" / "model.safetensors"), before)
+
+
+def test_documents_given_in_python_need_the_splits_that_are_read(corpus, pair, tmp_path):
+    texts = {"validation": Dataset.from_dict({"text": DOCUMENTS})}
+    given = arguments(None, pair, train_file=None, validation_share=None)
+    numbers = distill(given, training(tmp_path / "eval", do_train=False), texts)
+    assert 0 < numbers["embedding_cosine"] < 1
+    about = json.loads((tmp_path / "eval" / "results.json").read_text())["about"]
+    assert about["dataset"] == f"{len(DOCUMENTS)} texts"
+    with pytest.raises(ValueError, match="`texts` has no train, but validation; give it too"):
+        distill(given, training(tmp_path / "run"), texts)
+
+
+def test_other_documents_given_in_python_are_another_run(pair, tmp_path):
+    given = arguments(None, pair, train_file=None, validation_share=None)
+    texts = {"train": Dataset.from_dict({"text": DOCUMENTS}), "validation": Dataset.from_dict({"text": DOCUMENTS})}
+    distill(given, training(tmp_path / "run", max_steps=1), texts)
+    assert "train_runtime" not in distill(given, training(tmp_path / "run", max_steps=1), texts)
+    others = {**texts, "train": Dataset.from_dict({"text": DOCUMENTS[::-1]})}
+    with pytest.raises(ValueError, match="other options: checksum of texts was [0-9]*, now [0-9]*. Name a new"):
+        distill(given, training(tmp_path / "run", max_steps=1), others)

@@ -27,6 +27,7 @@ from linformer_hf.data.glue import TASKS
 from linformer_hf.data.labels import MULTI_LABEL, REGRESSION
 from linformer_hf.training import finetuning
 from linformer_hf.training.finetuning import finetune
+from linformer_hf.training.run_options import OPTIONS
 
 
 ROOT = Path(__file__).parents[2]
@@ -472,7 +473,8 @@ def test_a_checkpoint_of_a_run_with_other_labels_is_not_resumed_from(run, models
     folder, _ = run
     saving = {"save_strategy": "steps", "save_steps": 1, "do_eval": False}
     finetune(arguments(models, train_file=[str(folder / "train.csv")]), training(tmp_path / "out", **saving))
-    other = write(tmp_path / "rows.csv", [{"text": "good", "label": row % 2} for row in range(12)])
+    (tmp_path / "out" / OPTIONS).unlink()  # as of a run by version 0.1.0, whose record does not tell sizes of files
+    other = write(tmp_path / "train.csv", [{"text": "good", "label": row % 2} for row in range(12)])
     with pytest.raises(ValueError, match="out is of a run with other labels"):
         finetune(arguments(models, train_file=[other]), training(tmp_path / "out", **saving))
 

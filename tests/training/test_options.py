@@ -44,9 +44,7 @@ def test_an_error_is_not_taken_for_a_score(tmp_path):
 
 def test_early_stopping_needs_a_training_that_is_evaluated(tmp_path):
     assert early_stopping(None, training(tmp_path)) == []
-    with pytest.raises(
-        ValueError, match="--early_stopping_patience is 2, .* no effect without --eval_strategy"
-    ):
+    with pytest.raises(ValueError, match="--early_stopping_patience is 2, .* no effect without --eval_strategy"):
         early_stopping(2, training(tmp_path))
     with pytest.raises(ValueError, match="no effect without --do_train"):
         early_stopping(2, training(tmp_path, do_train=False))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 
 import pytest
 from conftest import assert_same_tensors
@@ -11,7 +12,7 @@ from transformers import TrainerState
 
 from linformer_hf.common.records import read_results
 from linformer_hf.training.pretraining import pretrain
-from linformer_hf.training.run import about_data, check_processes, first_evaluation, start_run
+from linformer_hf.training.run import about_data, check_output_dir, check_processes, first_evaluation, start_run
 
 
 COSTS = ("train_runtime", "tokens_per_second", "seconds", "peak_memory_bytes", "initial_perplexity")
@@ -75,8 +76,8 @@ def test_a_run_goes_on_to_more_steps_and_its_record_and_card_follow(corpus, tmp_
     after = (folder / "README.md").read_text()
     assert after != card
     assert f"{further['hidden_perplexity']:.4g}"[:4] in after
-    fewer = pretrain(arguments(corpus), training(folder, max_steps=30))
-    assert fewer["hidden_perplexity"] == pytest.approx(further["hidden_perplexity"], rel=1e-6)
+    with pytest.raises(ValueError, match="--max_steps was 60, now 30. Name a new --output_dir"):
+        pretrain(arguments(corpus), training(folder, max_steps=30))
 
 
 def test_an_evaluation_in_the_folder_of_a_model_keeps_what_its_training_measured(corpus, tmp_path):
@@ -102,7 +103,28 @@ def test_a_folder_with_other_files_is_not_written_to(corpus, tmp_path):
 
 def test_nothing_to_do_is_refused_with_what_there_is(tmp_path):
     with pytest.raises(ValueError, match="give --do_train, --do_eval, --do_predict or several of them"):
-        start_run(training(tmp_path, do_train=False, do_eval=False), ("do_train", "do_eval", "do_predict"))
+        start_run(
+            arguments("corpus.txt"),
+            training(tmp_path, do_train=False, do_eval=False),
+            ("do_train", "do_eval", "do_predict"),
+        )
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_work_begins(corpus, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ValueError, match=f"--output_dir is {folder}, and .*file is a file; name another folder"):
+            start_run(arguments(corpus), training(folder))
+    (tmp_path / "closed").mkdir(mode=0o500)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            tmp_path.chmod(0o755)
+            os.seteuid(65534)  # root may write everywhere
+        with pytest.raises(ValueError, match="closed/run, where no file can be written"):
+            check_output_dir(tmp_path / "closed" / "run")
+    finally:
+        os.seteuid(user)
 
 
 def test_processes_that_would_each_train_alone_are_refused():
