@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 FORMER = "former"  # in the metadata of a field: spellings of its option in earlier versions, as in `--old_name`
 HOST_HELP_WIDTH = 118  # columns; help of the host that is longer is cut
 HOST_TITLE = "options of the Trainer"
+INTERRUPTED = 130  # exit code of a program that Ctrl-C ends, as shells count it
 LOGGERS = ("linformer_hf", "transformers", "huggingface_hub", "datasets", "accelerate", "")
 
 # as the operating system, safetensors and torch put it
@@ -179,6 +180,10 @@ def run(
         function(*groups)
         if distributed.is_available() and distributed.is_initialized():
             distributed.destroy_process_group()  # its threads may else abort a process that has done its work
+    except KeyboardInterrupt:
+        parser.exit(
+            INTERRUPTED, "Interrupted. The same command goes on from the last checkpoint, where there is one.\n"
+        )
     except Exception as error:
         message = message_of(error)
         if message is None:

@@ -135,3 +135,14 @@ def test_help_leaves_former_spellings_out(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "--saved_activations" in said
     assert "--kept_bytes" not in said
+
+
+def test_an_interrupted_command_says_how_to_go_on_in_one_line(monkeypatch, capsys):
+    def interrupt(options):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as stopped:
+        call(monkeypatch, "--output_dir", "x", function=interrupt)
+    assert stopped.value.code == 130
+    said = capsys.readouterr().err
+    assert said == "Interrupted. The same command goes on from the last checkpoint, where there is one.\n"
