@@ -232,6 +232,20 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+class SettingsLoader(yaml.SafeLoader):
+    """Reads YAML, but the word `no` as it is written: it is a value of the Trainer, as in `eval_strategy: no`.
+
+    An option that is a switch reads the word too.
+    """
+
+
+BOOLEAN = "tag:yaml.org,2002:bool"
+SettingsLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if first not in "nN" or tag != BOOLEAN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def read_flags(file: Path) -> list[str]:
     """Turn a file of options into the flags it stands for; an option without a value is left at its default.
 
@@ -239,7 +253,7 @@ def read_flags(file: Path) -> list[str]:
         ValueError: If the file does not hold options by name.
     """
     try:
-        options = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML
+        options = yaml.load(file.read_text(encoding="utf-8"), SettingsLoader)  # JSON is YAML
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is neither YAML nor JSON: {error}") from error
     if not isinstance(options, Mapping):

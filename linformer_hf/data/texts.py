@@ -272,6 +272,10 @@ def read_files(
         for _ in generate_rows(**options):  # raises what another process could not hand over
             pass
         raise
+    except ValueError as error:
+        if "corresponds to no data" not in str(error):
+            raise
+        raise ValueError(f"{', '.join(files)}: there is no text in it.") from error
 
 
 def generate_rows(files: list[tuple[str, int, int]], column: str | None, sample_by: str) -> Iterator[dict[str, str]]:

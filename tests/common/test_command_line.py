@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from transformers import TrainingArguments
 
-from linformer_hf.common.command_line import read_flags, run
+from linformer_hf.common.command_line import OptionParser, read_flags, run
 
 
 @dataclass
@@ -146,3 +146,11 @@ def test_an_interrupted_command_says_how_to_go_on_in_one_line(monkeypatch, capsy
     assert stopped.value.code == 130
     said = capsys.readouterr().err
     assert said == "Interrupted. The same command goes on from the last checkpoint, where there is one.\n"
+
+
+def test_no_in_a_settings_file_is_the_word_that_options_of_the_trainer_take(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("output_dir: out\neval_strategy: no\ndo_train: no\ndo_eval: true\nhub_model_id: null\n")
+    (training,) = OptionParser((TrainingArguments,), "it", None).parse(read_flags(file))
+    assert (training.eval_strategy, training.do_train, training.do_eval) == ("no", False, True)
+    assert training.hub_model_id is None

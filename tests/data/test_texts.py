@@ -150,6 +150,12 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, name, content, message,
     assert "\n" not in str(refusal.value)
 
 
+def test_a_file_of_empty_lines_is_refused_by_name(tmp_path):
+    (tmp_path / "blank.txt").write_text("\n\n  \n")
+    with pytest.raises(ValueError, match="blank.txt: there is no text in it"):
+        load_all(tmp_path / "blank.txt")
+
+
 def test_damage_that_another_process_finds_is_named_as_well(tmp_path):
     files = [tmp_path / name for name in ("a.txt", "b.txt")]
     files[0].write_text("one\n")
