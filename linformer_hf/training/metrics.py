@@ -1,4 +1,4 @@
-"""How well labels are told: answers out of logits, their metrics, and what needs no encoder to reach."""
+"""Metrics of labels and ratings: answers from logits, and baselines that need no encoder."""
 
 from collections.abc import Sequence
 
@@ -88,12 +88,12 @@ class TaskMetrics:
         """
         texts = [[" ".join(row[name] or "" for name in columns) for row in table] for table in (seen, measured)]
         if self.labels.problem_type == REGRESSION:
-            last = Ridge()
+            predictor = Ridge()
         else:
-            last = LogisticRegression(max_iter=1000)
-            # one that gives a label that never varies a constant
-            last = OneVsRestClassifier(last) if self.labels.problem_type == MULTI_LABEL else last
-        model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), last)
+            predictor = LogisticRegression(max_iter=1000)
+        if self.labels.problem_type == MULTI_LABEL:
+            predictor = OneVsRestClassifier(predictor)  # it predicts a label that never varies as a constant
+        model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), predictor)
         references = np.array(list(measured["labels"]))
         try:
             model.fit(texts[0], np.array(list(seen["labels"])))

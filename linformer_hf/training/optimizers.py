@@ -57,7 +57,7 @@ class InFloat32(TorchFunctionMode):
 class MuonWithAdamW(torch.optim.Optimizer):
     """One optimizer whose parameter groups are trained by `torch.optim.Muon` or by `torch.optim.AdamW`.
 
-    Groups and state are kept here and lent to the two algorithms for a step, so that whatever changes them (a
+    Groups and state are kept here and set in the two algorithms for each step, so that whatever changes them (a
     scheduler, a checkpoint) changes them for both. A group names its algorithm under `"algorithm"`; one that is added
     without it is trained by AdamW. The groups of AdamW come first: the Trainer logs the rate of the first group.
     On a CPU, Muon computes in float32 (see `InFloat32`).

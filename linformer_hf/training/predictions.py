@@ -38,7 +38,7 @@ def predict(trainer: Trainer, table: Dataset, metrics: TaskMetrics, split: str) 
     if trainer.is_world_process_zero():
         file = Path(trainer.args.output_dir, metrics.task.submissions[split] if metrics.task else PREDICTIONS)
         write_answers(map(metrics.spell, outcome.predictions), file)
-        logger.info(f"The answers to {len(table)} rows lie in {file}.")
+        logger.info(f"The answers to {len(table)} rows are in {file}.")
     return outcome.metrics
 
 

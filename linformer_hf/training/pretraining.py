@@ -61,7 +61,7 @@ class PretrainingArguments(TextArguments, LoadingArguments, RunArguments):
     """What is taught, and how the text is masked."""
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "A checkpoint to go on from. Without it a new model starts from nothing."}
+        default=None, metadata={"help": "A checkpoint to go on from. Without it a new model is trained from scratch."}
     )
     model_type: str | None = field(
         default=None,
@@ -279,17 +279,17 @@ def learn_tokenizer(texts: Texts, vocab_size: int, max_length: int) -> PreTraine
 
 
 def start_model(config: PreTrainedConfig, linformer_init: bool) -> PreTrainedModel:
-    """Start a new model from nothing, a dense one as its family does or as a Linformer.
+    """Initialize a new model, a dense one as its family does or as a Linformer.
 
     Raises:
-        ValueError: If a family cannot start as a Linformer.
+        ValueError: If a family cannot be initialized as a Linformer.
     """
     model = AutoModelForMaskedLM.from_config(config)
     if linformer_init:
         initialize_like_linformer(model)
     declare_loss_scaling(model)
     logger.info(
-        f"Starting a {config.model_type} of {model.num_parameters() / 1e6:.1f} million parameters from nothing."
+        f"Starting a {config.model_type} of {model.num_parameters() / 1e6:.1f} million parameters from scratch."
     )
     return model
 

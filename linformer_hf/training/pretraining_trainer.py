@@ -39,7 +39,7 @@ class PretrainingTrainer(Trainer):
     """A Trainer that masks anew in each epoch, and may cut the first part of its batches into shorter blocks.
 
     A step sees the same tokens either way, in more and shorter rows: a Linformer reads only the first columns of its
-    projections then. Step and epoch lie in the Trainer's state, so a resumed run goes on as it would have.
+    projections then. Step and epoch are kept in the Trainer's state, so a resumed run goes on as it would have.
 
     The loss of an evaluation, `eval_loss`, is the mean over all tokens to predict, without label smoothing: it does
     not depend on how examples meet in batches, and its exponential is a perplexity.

@@ -205,7 +205,7 @@ def finish_run(
     model: PreTrainedModel,
     next_step: str = "",
 ) -> None:
-    """Write the record and, where there is a model, its card, and say where all lies.
+    """Write the record and, where there is a model, its card, and log where they are.
 
     Args:
         trainer: Only its first process writes.
@@ -214,7 +214,7 @@ def finish_run(
         arguments: Of the task; those of the Trainer are recorded with them.
         about: What the card says of the task and its data.
         model: What the card is of.
-        next_step: What is said last.
+        next_step: Logged last, after a training.
     """
     if not trainer.is_world_process_zero():
         return
@@ -226,7 +226,7 @@ def finish_run(
     write_results(folder, {**numbers, **cost}, (arguments, trainer.args), facts)
     if (folder / "config.json").is_file():
         write_card(folder)
-    logger.info(f"All of it lies in {folder}; the numbers are in {FILE_NAME} there.")
+    logger.info(f"The output is in {folder}, its numbers in {FILE_NAME} there.")
     if next_step and trained:
         logger.info(next_step)
 

@@ -94,7 +94,7 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
         "runs": {name: {"command": record["command"], "commit": record["commit"]} for name, record in records.items()}
     }
     write_results(folder, numbers, (arguments,), about)
-    logger.info(f"{table}\n\nTable, picture and record lie in {folder}.")
+    logger.info(f"{table}\n\nTable, picture and record are in {folder}.")
     return numbers
 
 
