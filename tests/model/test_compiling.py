@@ -1,4 +1,4 @@
-"""torch.compile takes the whole model as one graph, whatever the batch and the length."""
+"""torch.compile captures the whole model as one graph for all batch sizes and lengths."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a configuration says, what it refuses, and with which words."""
+"""The fields of a configuration, the values that it refuses, and what the messages name."""
 
 import pytest
 from conftest import KINDS, SHARINGS, TYPES, for_kinds, random_ids, tiny_config
@@ -125,7 +125,7 @@ def test_defaults_are_those_of_roberta():
     assert (ours.projection_sharing, ours.projection_type) == ("layerwise", "linear")
 
 
-def test_one_k_or_one_a_layer():
+def test_k_is_one_number_or_one_per_layer():
     assert tiny_config(num_hidden_layers=3).projected_lengths == [8, 8, 8]
     assert tiny_config(projected_length=[4, 2]).projected_lengths == [4, 2]
 
@@ -138,7 +138,7 @@ def test_the_last_k_of_a_list_holds_for_all_further_layers():
 
 
 @for_kinds(KINDS)
-def test_a_configuration_survives_saving(projection_type, projection_sharing, tmp_path):
+def test_a_saved_configuration_loads_with_the_same_fields(projection_type, projection_sharing, tmp_path):
     lengths = 8 if projection_type == "conv" else [8, 4]
     config = tiny_config(
         projection_type=projection_type,

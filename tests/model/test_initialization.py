@@ -1,4 +1,4 @@
-"""What a new model starts from, and that weights which are loaded stay as they are."""
+"""How the weights of a new model are initialized, and that loaded weights are not initialized again."""
 
 import json
 import logging
@@ -29,7 +29,9 @@ def projections(model):
 
 @pytest.mark.parametrize("projection_sharing", SHARINGS)
 @pytest.mark.parametrize(("projection_type", "projection_init"), EVERY_PROJECTION_INIT)
-def test_a_new_model_takes_a_step_from_every_initialization(projection_type, projection_init, projection_sharing):
+def test_a_new_model_takes_a_training_step_with_every_initialization(
+    projection_type, projection_init, projection_sharing
+):
     for position_init in POSITION_INITS:
         for attention_init in ATTENTION_INITS:
             model = new_model(
@@ -48,7 +50,7 @@ def test_a_new_model_takes_a_step_from_every_initialization(projection_type, pro
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-def test_window_projections_average_neighbours(sharing):
+def test_window_projections_average_neighbouring_tokens(sharing):
     model = new_model(projection_sharing=sharing, projection_init="window")
     states = torch.randn(32, 16)
     for weight in projections(model):
@@ -56,7 +58,7 @@ def test_window_projections_average_neighbours(sharing):
             assert_close(matrix @ states, states.reshape(8, 4, 16).mean(1))
 
 
-def test_windows_of_a_broken_length_share_the_token_on_the_border():
+def test_windows_of_a_fractional_length_share_the_token_on_their_border():
     (weight,) = projections(new_model(projection_init="window", max_position_embeddings=5, projected_length=2))
     assert_close(weight.detach(), torch.tensor([[0.4, 0.4, 0.2, 0.0, 0.0], [0.0, 0.0, 0.2, 0.4, 0.4]]))
 
@@ -70,7 +72,7 @@ def test_folded_projections_are_an_identity_folded_into_the_slots(sharing):
             assert torch.equal(matrix[:, 8:], 0.5 * torch.eye(8).repeat(1, 4))  # four more, together as large as one
 
 
-def test_normal_projections_have_the_deviation_of_the_paper():
+def test_normal_projections_have_the_standard_deviation_of_the_paper():
     (weight,) = projections(new_model(projection_init="normal", max_position_embeddings=512, projected_length=64))
     assert weight.std().item() == pytest.approx(512**-0.5, rel=0.05)
     assert abs(weight.mean().item()) < 1e-3
@@ -84,7 +86,7 @@ def test_convolutions_pick_a_token_of_the_window_or_average_it():
     assert torch.equal(kernel, torch.full((16, 4), 0.25))
 
 
-def test_sinusoidal_positions_are_sines_three_deviations_high():
+def test_the_amplitude_of_sinusoidal_positions_is_three_standard_deviations_of_words():
     model = new_model(position_init="sinusoidal", initializer_range=0.05)
     table = model.embeddings.position_embeddings.weight.detach()
     for position in range(32):
@@ -110,7 +112,7 @@ def scores_of_first_layer(model, states):
     return query @ key.transpose(1, 2) * attention.scaling
 
 
-def test_mimetic_maps_let_a_token_attend_to_what_resembles_it():
+def test_with_mimetic_maps_tokens_attend_to_similar_tokens():
     model = new_model(hidden_size=128, num_attention_heads=4)
     states = F.layer_norm(torch.randn(200, 128), (128,))
     with torch.no_grad():

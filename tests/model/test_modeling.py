@@ -1,4 +1,4 @@
-"""What the encoder takes and refuses, its attention maps and implementations, and lower precision."""
+"""Inputs that the encoder accepts and refuses, attention maps and implementations, and half precision."""
 
 import logging
 
@@ -102,7 +102,7 @@ def test_a_causal_mask_is_refused_with_the_reason():
     ],
 )
 @pytest.mark.parametrize("model_class", [LinformerModel, LinformerForMaskedLM, LinformerForTokenClassification])
-def test_what_a_linformer_cannot_do_is_refused_with_a_way_out(model_class, argument, value, words):
+def test_an_unsupported_argument_is_refused_with_the_reason_and_an_alternative(model_class, argument, value, words):
     with pytest.raises(ValueError) as error:
         tiny_model(model_class)(random_ids(2, 19), **{argument: value})
     for word in words:
@@ -122,7 +122,7 @@ def test_there_is_no_causal_language_model():
 
 
 @pytest.mark.parametrize("model_class", [LinformerModel, *HEADS])
-def test_ids_and_embeddings_exclude_each_other(model_class):
+def test_ids_and_embeddings_together_are_refused(model_class):
     shape = (1, 2, 19) if model_class is LinformerForMultipleChoice else (2, 19)
     model = tiny_model(model_class)
     ids = random_ids(*shape)
@@ -135,7 +135,7 @@ def test_ids_and_embeddings_exclude_each_other(model_class):
 
 
 @for_attention
-def test_embeddings_in_place_of_ids_give_the_same(attention):
+def test_embeddings_instead_of_ids_give_the_same_output(attention):
     model = tiny_model(LinformerForMaskedLM, attn_implementation=attention)
     ids, mask = random_ids(2, 19), (torch.arange(19) < torch.tensor([[19], [7]])).long()
     embeds = model.get_input_embeddings()(ids)
@@ -143,7 +143,7 @@ def test_embeddings_in_place_of_ids_give_the_same(attention):
 
 
 @for_kinds(KINDS)
-def test_attention_maps_have_a_column_a_slot_and_rows_that_sum_to_one(projection_type, projection_sharing):
+def test_attention_maps_have_one_column_per_slot_and_rows_that_sum_to_one(projection_type, projection_sharing):
     lengths = 8 if (projection_type, projection_sharing) == ("conv", "layerwise") else [8, 4]
     model = tiny_model(
         projection_type=projection_type,
@@ -172,7 +172,7 @@ def test_a_short_input_has_only_the_slots_that_its_tokens_fill(projection_type):
 
 
 @pytest.mark.parametrize("model_class", [LinformerModel, *HEADS])
-def test_asking_sdpa_for_attention_maps_warns_and_gives_them(model_class, caplog):
+def test_attention_maps_requested_from_sdpa_are_returned_with_a_warning(model_class, caplog):
     eager = tiny_model(model_class, attn_implementation="eager")
     model = tiny_model(model_class, attn_implementation="sdpa")
     ids = random_ids(*((2, 3, 19) if model_class is LinformerForMultipleChoice else (2, 19)))
@@ -187,7 +187,7 @@ def test_asking_sdpa_for_attention_maps_warns_and_gives_them(model_class, caplog
         assert_close(actual, expected)
 
 
-def test_no_attention_maps_are_kept_unless_asked_for():
+def test_attention_maps_are_returned_only_on_request():
     outputs = tiny_model(attn_implementation="eager")(random_ids(2, 19))
     assert outputs.attentions is None
     assert outputs.hidden_states is None
@@ -214,7 +214,7 @@ def attend_by_sdpa(module, query, key, value, attention_mask, **kwargs):
 
 @for_kinds(KINDS)
 @pytest.mark.parametrize("attention", ["flash_attention_2", "flex_attention"])
-def test_kernels_that_take_no_mask_leave_empty_slots_to_sdpa(
+def test_kernels_without_masks_are_replaced_by_sdpa_where_slots_are_empty(
     projection_type, projection_sharing, attention, monkeypatch, caplog
 ):
     calls = []
@@ -244,7 +244,7 @@ def test_kernels_that_take_no_mask_leave_empty_slots_to_sdpa(
 @for_kinds(KINDS)
 @for_attention
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_stays_near_single_and_finite(projection_type, projection_sharing, attention, dtype):
+def test_half_precision_is_finite_and_close_to_single_precision(projection_type, projection_sharing, attention, dtype):
     torch.manual_seed(0)
     config = tiny_config(
         max_position_embeddings=512,
@@ -312,13 +312,13 @@ def test_the_mean_of_a_long_input_does_not_overflow_in_half_precision(masked):
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_mask_on_another_device_follows_the_states(pooling):
+def test_a_mask_on_another_device_moves_to_the_device_of_the_states(pooling):
     states = torch.empty(2, 19, 16, device="meta")  # the one other device that every machine has
     assert pool_sequence(states, torch.ones(2, 19), pooling).device.type == "meta"
     assert mask_padding(states, torch.ones(2, 19)).device.type == "meta"
 
 
-def test_slots_after_the_last_one_that_a_text_reaches_are_not_computed(monkeypatch):
+def test_slots_after_the_last_one_with_tokens_are_not_computed(monkeypatch):
     shapes = []
 
     def attend(module, query, key, value, attention_mask, **kwargs):

@@ -1,4 +1,4 @@
-"""The libraries that users meet next: pipelines, sentence-transformers, peft, streamed data sets."""
+"""Other libraries that users combine with the models: pipelines, sentence-transformers, peft, streamed data sets."""
 
 from itertools import islice
 
@@ -49,7 +49,7 @@ def folders(tokenizer, tmp_path_factory):
         ("token-classification", "LinformerForTokenClassification", "entity"),
     ],
 )
-def test_a_pipeline_answers(folders, task, head, key):
+def test_a_pipeline_gives_a_result_for_each_head(folders, task, head, key):
     ask = pipeline(task, model=str(folders[head]), device="cpu")
     assert isinstance(ask("The <mask> sees boats.")[0][key], str)
 
@@ -63,7 +63,7 @@ def test_feature_extraction_gives_a_vector_for_each_token_whatever_the_batch(fol
         torch.testing.assert_close(other[:num_tokens], one[:num_tokens], rtol=1e-5, atol=1e-5)
 
 
-def test_sentence_embeddings_do_not_depend_on_the_batch_and_survive_saving(folders, tmp_path):
+def test_sentence_embeddings_do_not_depend_on_the_batch_and_are_the_same_after_saving(folders, tmp_path):
     body = Transformer(str(folders["LinformerModel"]))
     model = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), "mean")], device="cpu")
     alone, together = model.encode(["The cat."]), model.encode(["The cat.", TEXTS[0]])

@@ -1,4 +1,4 @@
-"""Padding changes nothing at real tokens: not what it holds, how much it is, where it stands, or who is beside it."""
+"""Outputs at real tokens do not depend on padding: its content, length and place, or the other texts of the batch."""
 
 import pytest
 import torch
@@ -114,7 +114,7 @@ def ragged_batch(length=27):
 
 @for_kinds(KINDS)
 @for_attention
-def test_batch_mates_change_nothing(projection_type, projection_sharing, attention):
+def test_the_other_texts_of_a_batch_change_nothing(projection_type, projection_sharing, attention):
     model = deep_model(projection_type, projection_sharing, attention)
     ids, mask, places = ragged_batch()
     order = torch.tensor([2, 0, 3, 1])
@@ -141,7 +141,7 @@ def test_a_mask_means_the_same_in_every_dtype(projection_type, projection_sharin
 @for_kinds(KINDS)
 @for_attention
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
-def test_what_stands_in_padded_embeddings_is_never_read(projection_type, projection_sharing, attention, poison):
+def test_the_values_of_padded_embeddings_are_never_read(projection_type, projection_sharing, attention, poison):
     model = deep_model(projection_type, projection_sharing, attention)
     _, mask, _ = ragged_batch()
     is_token = mask == 1
@@ -179,7 +179,9 @@ def test_words_under_the_mask_get_no_gradient(projection_type, projection_sharin
 @for_kinds(KINDS)
 @for_attention
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-def test_a_row_of_padding_alone_is_finite_and_disturbs_nobody(projection_type, projection_sharing, attention, dtype):
+def test_a_text_that_is_all_padding_is_finite_and_changes_no_other_text(
+    projection_type, projection_sharing, attention, dtype
+):
     model = deep_model(projection_type, projection_sharing, attention).to(dtype)
     ids, mask, _ = ragged_batch()
     states = model(ids, mask).last_hidden_state
@@ -256,7 +258,7 @@ def test_padding_changes_no_loss_score_or_gradient_of_a_head(head, side, pooling
 
 
 @for_kinds(KINDS)
-def test_a_mask_of_ones_is_no_mask(projection_type, projection_sharing):
+def test_a_mask_of_ones_equals_no_mask(projection_type, projection_sharing):
     model = deep_model(projection_type, projection_sharing)
     ids = random_ids(3, 23)
     with torch.no_grad():
@@ -290,6 +292,6 @@ def test_a_traced_model_keeps_reading_the_mask():
     assert_close(traced(ids, mask)[mask == 1], model(ids, mask).last_hidden_state[mask == 1])
 
 
-def test_a_mask_without_padding_costs_nothing(monkeypatch):
+def test_a_mask_without_padding_computes_no_positions(monkeypatch):
     monkeypatch.setattr(modeling_linformer, "token_positions", lambda *given: pytest.fail("positions were counted"))
     tiny_model()(random_ids(2, 9), torch.ones(2, 9))

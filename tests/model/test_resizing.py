@@ -1,4 +1,4 @@
-"""A model changes its longest input and its vocabulary, and keeps what it learned."""
+"""A change of the longest input or of the vocabulary keeps what the model has learned."""
 
 import logging
 
@@ -54,7 +54,7 @@ def test_short_inputs_give_the_same_after_the_longest_has_changed(projection_typ
 
 @for_kinds([kind for kind in KINDS if kind != ("conv", "layerwise")])
 @pytest.mark.parametrize("new", SIZES)
-def test_a_k_for_each_layer_follows(projection_type, projection_sharing, new):
+def test_the_k_of_each_layer_changes_with_n(projection_type, projection_sharing, new):
     # windows of 4 and 2 tokens
     model = tiny_model(
         projection_type=projection_type, projection_sharing=projection_sharing, projected_length=[8, 16]
@@ -68,7 +68,7 @@ def test_a_k_for_each_layer_follows(projection_type, projection_sharing, new):
     assert_close(model(ids).last_hidden_state, before)
 
 
-def test_a_cut_that_leaves_slots_without_a_position_warns(caplog):
+def test_a_smaller_n_that_leaves_slots_without_weights_warns(caplog):
     model = tiny_model()
     model.projection.weight.data[2:5, :20] = 0
     with caplog.at_level(logging.WARNING):
@@ -81,7 +81,7 @@ def test_a_cut_that_leaves_slots_without_a_position_warns(caplog):
 
 
 @for_kinds(KINDS)
-def test_a_grown_model_reads_and_learns_from_longer_inputs(projection_type, projection_sharing):
+def test_a_model_with_a_larger_n_computes_and_learns_from_longer_inputs(projection_type, projection_sharing):
     model = tiny_model(LinformerForMaskedLM, projection_type=projection_type, projection_sharing=projection_sharing)
     learned = model.linformer.embeddings.position_embeddings.weight.detach().clone()
     matrices = {name: weight.detach().clone() for name, weight in model.named_parameters() if "projection" in name}

@@ -1,4 +1,4 @@
-"""With k = n and projections that change nothing, a Linformer is RoBERTa: the proof that all the rest is right."""
+"""With k = n and identity projections, a Linformer computes the same as RoBERTa."""
 
 import pytest
 import torch
@@ -134,7 +134,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_scores_and_loses_as_roberta_does(head):
+def test_every_head_has_the_scores_and_loss_of_roberta(head):
     our_class, their_class, fields, make_labels = HEADS[head]
     ours, theirs = twins(our_class, their_class, **fields)
     shape = (2, 4, LONGEST) if head == "choice" else (3, LONGEST)

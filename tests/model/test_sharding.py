@@ -1,4 +1,4 @@
-"""FSDP2 with units as small as they get: each linear map and each projection on its own."""
+"""FSDP2 with the smallest units: each linear map and each projection is a unit."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Who shares a projection, in memory and on disk, and what a saved model gives back."""
+"""Which layers share a projection, in memory and on disk, and that saved models load unchanged."""
 
 import copy
 import hashlib
@@ -85,11 +85,11 @@ def test_convolutions_are_counted_as_matrices_are(projection_sharing, kernels):
 
 
 @pytest.mark.parametrize("projection_type", ["mean_pool", "max_pool"])
-def test_poolings_have_no_projection_weights(projection_type):
+def test_pooling_has_no_projection_weights(projection_type):
     assert not projections(tiny_model(projection_type=projection_type))
 
 
-def test_layers_with_a_smaller_k_read_the_first_rows_of_the_one_matrix():
+def test_layers_with_a_smaller_k_use_the_first_rows_of_the_shared_matrix():
     model = tiny_model(projected_length=[8, 3])
     assert [tuple(weight.shape) for weight in projections(model).values()] == [(8, 32)]
     ids = random_ids(2, 19)
@@ -107,7 +107,7 @@ def test_layers_with_a_smaller_k_read_the_first_rows_of_the_one_matrix():
 
 
 def output_of_last_layer(model, ids, layer_input):
-    """Run the model, but hand the last layer an input of ours: what comes out tells only of that layer's weights."""
+    """Run the model with a fixed input for the last layer, so that the output depends on that layer's weights only."""
     hook = model.layers[-1].register_forward_pre_hook(lambda module, inputs: (layer_input, *inputs[1:]))
     with torch.no_grad():
         output = model(ids).last_hidden_state
@@ -152,7 +152,7 @@ def test_two_models_in_one_process_share_nothing():
     assert torch.equal(models[1](ids, mask).logits, before)
 
 
-def test_a_deep_copy_is_independent_and_still_shared_inside():
+def test_a_deep_copy_is_independent_and_its_layers_share_their_matrix():
     model = tiny_model(LinformerForMaskedLM, num_hidden_layers=12)
     twin = copy.deepcopy(model)
     pointers = [{weight.data_ptr() for weight in each.parameters()} for each in (model, twin)]

@@ -47,7 +47,7 @@ def test_loss_and_gradients_do_not_depend_on_accumulation(task, batch_size, step
 
 @pytest.fixture(scope="module")
 def steps_of_two_processes(tmp_path_factory):
-    """What each task logged and handed to the optimizer when two gloo processes shared the step."""
+    """The logged losses and the gradients of each task when two gloo processes share a step."""
     file = tmp_path_factory.mktemp("two_processes") / "steps.pt"
     script = Path(__file__).parents[1] / "support" / "loss_tasks.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -119,7 +119,7 @@ def test_weights_of_a_functional_call_get_their_own_gradients():
     assert_same_tensors(transformed(weights), expected, what="gradient of")
 
 
-def test_a_frozen_output_repeats_nothing():
+def test_with_a_frozen_output_the_activation_is_not_recomputed():
     model = tiny_model(LinformerForMaskedLM).train()
     calls = []
     for layer in model.linformer.layers:
@@ -182,7 +182,7 @@ def test_sparse_prediction_has_the_loss_and_gradients_of_the_dense_one(tied, mas
     assert sparse(ids, mask).logits.shape == (3, 19, 61)
 
 
-def test_the_problem_is_told_by_the_labels_where_the_configuration_is_silent():
+def test_labels_decide_the_problem_type_if_the_configuration_has_none():
     def loss(labels, num_labels, problem_type):
         model = tiny_model(LinformerForSequenceClassification, num_labels=num_labels, problem_type=problem_type)
         return model(random_ids(2, 19), labels=labels).loss
@@ -196,7 +196,7 @@ def test_the_problem_is_told_by_the_labels_where_the_configuration_is_silent():
         assert torch.equal(loss(labels, num_labels, None), loss(labels, num_labels, problem_type))
 
 
-def test_a_configuration_keeps_the_problem_that_its_first_labels_pose():
+def test_the_problem_type_of_the_first_labels_is_stored_in_the_configuration():
     """A pipeline reads there whether the scores of a saved model are a softmax or sigmoids."""
     for labels, num_labels, problem_type in (
         (torch.tensor([2, 0]), 3, "single_label_classification"),
@@ -210,7 +210,7 @@ def test_a_configuration_keeps_the_problem_that_its_first_labels_pose():
         assert model.config.problem_type == problem_type
 
 
-def test_a_step_moves_every_weight_and_lowers_the_loss():
+def test_a_training_step_changes_every_weight_and_lowers_the_loss():
     torch.manual_seed(0)
     model = model_of("masked-lm").train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)

@@ -1,4 +1,4 @@
-"""The tests that transformers puts every model of its own through, run on ours.
+"""The common tests that transformers runs on each of its own models, run on ours.
 
 They are taken from the source distribution of the installed version, so they always fit it, and none of that code is
 kept here. Without a package index to take it from, the test skips and says so.
