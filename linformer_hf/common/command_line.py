@@ -260,7 +260,7 @@ def read_flags(file: Path) -> list[str]:
         raise ValueError(f"{file} must hold options by name, as in `max_steps: 100`.")
     flags = []
     for name, value in options.items():
-        if value is None:
+        if value is None or value == []:
             continue
         values = value if isinstance(value, list) else [value]
         flags += [f"--{name}", *(json.dumps(item) if isinstance(item, dict) else str(item) for item in values)]
