@@ -49,9 +49,11 @@ def test_loss_and_gradients_do_not_depend_on_accumulation(task, batch_size, step
 def steps_of_two_processes(tmp_path_factory):
     """The logged losses and the gradients of each task when two gloo processes share a step."""
     file = tmp_path_factory.mktemp("two_processes") / "steps.pt"
-    script = Path(__file__).parents[1] / "support" / "loss_tasks.py"
+    tests = Path(__file__).parents[1]
+    script = tests / "support" / "loss_tasks.py"
+    paths = os.pathsep.join(filter(None, [str(tests), os.environ.get("PYTHONPATH")]))  # the script imports conftest
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
     run = subprocess.run([*command, script, file], capture_output=True, text=True, env=environment, timeout=300)
     assert run.returncode == 0, run.stderr
     return torch.load(file)
