@@ -714,7 +714,7 @@ class LinformerPreTrainedModel(PreTrainedModel):
         if (surplus or 0 < len(missing) < len(encoder)) and not is_allowed:
             raise ValueError(
                 f"The configuration of {pretrained_model_name_or_path} does not fit its weights: the file lacks "
-                f"{missing or 'nothing'} and has in surplus {surplus or 'nothing'}. Use the config.json that was "
+                f"{missing or 'nothing'} and also holds {surplus or 'nothing'}. Use the config.json that was "
                 "saved with the weights, or give `ignore_mismatched_sizes=True` to initialize what is missing."
             )
         return (model, info) if returns_info else model

@@ -150,7 +150,9 @@ def test_an_interrupted_command_says_how_to_go_on_in_one_line(monkeypatch, capsy
 
 def test_no_in_a_settings_file_is_the_word_that_options_of_the_trainer_take(tmp_path):
     file = tmp_path / "settings.yaml"
-    file.write_text("output_dir: out\neval_strategy: no\ndo_train: no\ndo_eval: true\nhub_model_id: null\nreport_to: []\n")
+    file.write_text(
+        "output_dir: out\neval_strategy: no\ndo_train: no\ndo_eval: true\nhub_model_id: null\nreport_to: []\n"
+    )
     (training,) = OptionParser((TrainingArguments,), "it", None).parse(read_flags(file))
     assert (training.eval_strategy, training.do_train, training.do_eval) == ("no", False, True)
     assert training.hub_model_id is None

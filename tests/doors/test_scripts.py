@@ -60,7 +60,7 @@ def test_the_readers_of_scripts_and_of_the_command_have_the_same_options(run):
         ),
         ("run_mlm.py --output_dir out", "error: Nothing is asked for"),
         ("run_mlm.py --output_dir out --do_train --projection_sharing all", "error: `projection_sharing` is 'all'"),
-        ("run_mlm.py --do_trian", "unrecognized arguments|not used by the HfArgumentParser"),
+        ("run_mlm.py --do_trian", "error: There is no option --do_trian. Did you mean --do_train?"),
         ("run_mlm.py settings.yaml", "error: .*settings.yaml"),
         ("push_to_hub.py --folder nowhere --repo_id you/it", "error: nowhere: there is no such folder"),
         (

@@ -438,7 +438,7 @@ def edit(file, **changes):
     [
         ({"hidden_size": None}, "lacks hidden_size"),
         ({"projection_sharing": "key_value"}, "does not fit its weights.*projection.weight"),
-        ({"projection_type": "mean_pool"}, "does not fit its weights.*no place for.*projection.weight"),
+        ({"projection_type": "mean_pool"}, "does not fit its weights.*also holds.*projection.weight"),
         ({"projected_lenght": 4}, "projected_lenght.*projected_length"),
         ({"linformer_version": "99.0.0"}, "99.0.0.*pip install --upgrade"),
         ({"max_position_embeddings": 64}, "mismatch"),
