@@ -211,7 +211,7 @@ def test_numbers_in_the_texts_come_from_their_record(page):
     """A section names its record and the numbers it shows, each with its format where that is not a whole number."""
     text = (ROOT / page).read_text("utf-8")
     sections = re.findall(r"<!-- numbers: (\S+) (.*?) -->\n(.*?)<!-- end -->", text, flags=re.DOTALL)
-    assert sections
+    assert sections or page != "README.md"
     for folder, names, text in sections:
         numbers = json.loads((ROOT / folder / "results.json").read_text())["numbers"]
         pairs = [name.partition(":") for name in names.split(",")]
