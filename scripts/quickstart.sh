@@ -34,11 +34,8 @@ for text in (
     "if value is <mask>:\n    return",
     "        raise <mask>('bad value')",
     "    def __init__(<mask>, name):",
-    "for key, value in <mask>.items():",
     "import os\nimport <mask>\n",
     "    try:\n        value = int(text)\n    except <mask>:\n        pass",
-    "    return <mask>.path.join(folder, name)",
-    "while <mask>:\n    line = file.readline()",
 ):
     print(f"\n{text}")
     for filling in fill(text):
