@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # From a fresh clone to a Linformer that fills in masked words: sets up an environment, pretrains on the library source
 # code that every Python carries, loads the result through the Auto class and asks it. No download but packages.
+# The first argument is the folder of the model; further ones are options of the pretraining.
 source "$(dirname "$0")/environment.sh" train
 model=${1:-runs/quickstart}
 
 if [ -f "$model/model.safetensors" ]; then
     echo "$model holds a model already; delete the folder to train it anew."
 else
-    "$python" scripts/run_mlm.py scripts/quickstart.yaml --output_dir "$model"
+    "$python" scripts/run_mlm.py scripts/quickstart.yaml --output_dir "$model" "${@:2}"
 fi
 
 "$python" - "$model" <<'PYTHON'
