@@ -6,5 +6,6 @@ source "$(dirname "$0")/environment.sh" test
     echo "The real models could not be had; the tests that load them are skipped."
 "$python" -m ruff check .
 "$python" -m ruff format --check .
-# a process for each of two cores; the tests of a file stay together, because they share what is slow to make
-"$python" -m pytest --numprocesses 2 --dist loadfile "$@"
+# a process for each of two cores; the tests of a file stay together, because they share what is slow to make, and files
+# keep their order, so that those with few but slow tests do not come last
+"$python" -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@"

@@ -17,6 +17,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from linformer_hf import convert_pretrained
 from linformer_hf.benchmark import cells
+from linformer_hf.benchmark.isolation import reason
 
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -183,6 +184,14 @@ def models(tmp_path_factory, workplace):
     return folder
 
 
+def measure_here(function, *inputs, memory_limit=None):
+    """Measure in this process; a model that cannot be built is a failure, as it is in a process of its own."""
+    try:
+        return function(*inputs)
+    except ImportError as error:
+        return {"failure": reason(error)}
+
+
 @pytest.mark.parametrize("command", commands_of_scripts(), ids=lambda command: command[:60])
 def test_a_command_in_a_script_runs(command, models, monkeypatch, capsys, tmp_path):
     words = smaller(command.replace("FacebookAI/roberta-base", "roberta-base"), tmp_path)[1:]
@@ -191,7 +200,7 @@ def test_a_command_in_a_script_runs(command, models, monkeypatch, capsys, tmp_pa
     if "--task_name" in words:
         words += ["--train_file", "reviews.csv"]
     # what a process of its own protects has tests of its own, and each start of one takes seconds
-    monkeypatch.setattr(cells, "in_own_process", lambda function, *inputs, memory_limit: function(*inputs))
+    monkeypatch.setattr(cells, "in_own_process", measure_here)
     done = run_here(words, models, monkeypatch, capsys)
     assert done.returncode == 0, done.stderr[-4000:]
 
