@@ -129,7 +129,7 @@ def smaller(command, folder):
 
 
 @pytest.mark.parametrize(
-    ("language", "step"), steps_of_the_readme(), ids=lambda value: value.strip().splitlines()[0][:50]
+    ("language", "step"), list(steps_of_the_readme()), ids=lambda value: value.strip().splitlines()[0][:50]
 )
 def test_the_readme_runs_from_top_to_bottom(language, step, workplace):
     """Each step finds what the steps above it have made."""
@@ -192,7 +192,7 @@ def measure_here(function, *inputs, memory_limit=None):
         return {"failure": reason(error)}
 
 
-@pytest.mark.parametrize("command", commands_of_scripts(), ids=lambda command: command[:60])
+@pytest.mark.parametrize("command", list(commands_of_scripts()), ids=lambda command: command[:60])
 def test_a_command_in_a_script_runs(command, models, monkeypatch, capsys, tmp_path):
     words = smaller(command.replace("FacebookAI/roberta-base", "roberta-base"), tmp_path)[1:]
     if "--output_dir" in words:
