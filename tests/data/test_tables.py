@@ -1,12 +1,11 @@
 """Labelled rows from files: GLUE's own, a user's own, and every way in which a file may be damaged."""
 
-import csv
 import gzip
-import json
 from pathlib import Path
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
+from finetuning_tasks import write
 
 from linformer_hf.data.glue import HUB_NAME, get_task
 from linformer_hf.data.labels import (
@@ -22,23 +21,6 @@ from linformer_hf.data.tables import Layout, TableArguments, load_tables, share_
 
 
 NEW_MODEL = Labels(SINGLE_LABEL, ("LABEL_0", "LABEL_1"))
-
-
-def write(file, rows):
-    """Write rows as the name of the file asks."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if file.suffix == ".jsonl":
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    elif file.suffix == ".json":
-        file.write_text(json.dumps(rows), encoding="utf-8")
-    elif file.suffix == ".parquet":
-        Dataset.from_list(rows).to_parquet(file)
-    else:
-        with open(file, "w", encoding="utf-8", newline="") as out:
-            writer = csv.DictWriter(out, list(rows[0]), delimiter="\t" if file.suffix == ".tsv" else ",")
-            writer.writeheader()
-            writer.writerows(rows)
-    return str(file)
 
 
 def read(*purposes, task_name=None, **options):
