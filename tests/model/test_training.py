@@ -1,10 +1,5 @@
 """Losses and gradients do not depend on how a step is cut into batches, processes or recomputed layers."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from conftest import (
@@ -19,7 +14,8 @@ from conftest import (
     random_like,
     tiny_model,
 )
-from loss_tasks import TASKS, examples_of, model_of, train_one_step
+from loss_tasks import TASKS, examples_of, model_of, train_one_step, train_steps_of_two
+from two_processes import run_by_two
 
 from linformer_hf import LinformerForMaskedLM, LinformerForSequenceClassification
 
@@ -48,15 +44,7 @@ def test_loss_and_gradients_do_not_depend_on_accumulation(task, batch_size, step
 @pytest.fixture(scope="module")
 def steps_of_two_processes(tmp_path_factory):
     """The logged losses and the gradients of each task when two gloo processes share a step."""
-    file = tmp_path_factory.mktemp("two_processes") / "steps.pt"
-    tests = Path(__file__).parents[1]
-    script = tests / "support" / "loss_tasks.py"
-    paths = os.pathsep.join(filter(None, [str(tests), os.environ.get("PYTHONPATH")]))  # the script imports conftest
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
-    run = subprocess.run([*command, script, file], capture_output=True, text=True, env=environment, timeout=300)
-    assert run.returncode == 0, run.stderr
-    return torch.load(file)
+    return run_by_two(train_steps_of_two, tmp_path_factory.mktemp("two_processes") / "steps.pt")
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,9 +1,5 @@
-"""One training step of each head and problem type, cut into batches, steps and processes as the caller wishes.
+"""One training step of each head and problem type, cut into batches, steps and processes as the caller wishes."""
 
-`torchrun --nproc_per_node 2 loss_tasks.py FILE` takes the steps in two processes and writes what the first one saw.
-"""
-
-import sys
 import tempfile
 
 import torch
@@ -104,14 +100,6 @@ def train_one_step(task, batch_size, accumulation_steps):
     return trainer.state.log_history[0]["loss"], keeper.gradients
 
 
-def main(file):
-    """Take every step in the processes that torchrun started, 2 x 4 x 2 examples a step."""
-    results = {task: train_one_step(task, batch_size=4, accumulation_steps=2) for task in TASKS}
-    assert torch.distributed.get_world_size() == 2
-    if torch.distributed.get_rank() == 0:
-        torch.save(results, file)
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+def train_steps_of_two():
+    """Take every step in two processes, 2 x 4 x 2 examples a step."""
+    return {task: train_one_step(task, batch_size=4, accumulation_steps=2) for task in TASKS}

@@ -1,13 +1,8 @@
-"""Muon trains the matrices of the layers and AdamW the rest: against torch's own, alone, resumed and in processes.
-
-`torchrun --nproc_per_node 2 test_optimizers.py FILE` trains in two processes and writes the weights.
-"""
+"""Muon trains the matrices of the layers and AdamW the rest: against torch's own, alone, resumed and in processes."""
 
 import copy
-import os
-import subprocess
-import sys
 import tempfile
+from functools import partial
 
 import pytest
 import torch
@@ -26,6 +21,7 @@ from transformers import (
     TrainingArguments,
     get_scheduler,
 )
+from two_processes import run_by_two
 
 from linformer_hf import LinformerForMaskedLM
 from linformer_hf.training.optimizers import (
@@ -410,13 +406,8 @@ def train_in_this_process(batch_size):
 
 
 def test_two_processes_end_with_the_weights_of_one(tmp_path):
-    file = tmp_path / "weights.pt"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", __file__, file]
-    paths = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": paths}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert_same_tensors(torch.load(file), train_in_this_process(batch_size=8), what="weight")
+    weights = run_by_two(partial(train_in_this_process, batch_size=4), tmp_path / "weights.pt")
+    assert_same_tensors(weights, train_in_this_process(batch_size=8), what="weight")
 
 
 def test_options_are_parsed_beside_those_of_the_trainer(tmp_path):
@@ -456,16 +447,3 @@ def test_sharding_that_a_launcher_asks_for_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(arguments, "deepspeed_plugin", object())
     with pytest.raises(ValueError, match="--deepspeed shards"):
         choose_optimizer(True, None, arguments)
-
-
-def main(file):
-    """Train in the processes that torchrun started, 2 x 4 examples a step."""
-    weights = train_in_this_process(batch_size=4)
-    assert torch.distributed.get_world_size() == 2
-    if torch.distributed.get_rank() == 0:
-        torch.save(weights, file)
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
