@@ -1,16 +1,13 @@
 """What a comparison reports, against the same numbers computed by hand."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import random_like
 from dense_twins import DOCUMENTS, make_dense, make_linformer, make_tokenizer, save
+from doors import run_here
 from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import linformer_hf.conversion.comparison
@@ -25,7 +22,6 @@ from linformer_hf.conversion.comparison import (
 )
 
 
-ROOT = Path(__file__).parents[2]
 TOKENIZER = make_tokenizer()
 QUICK = {"rounds": 1, "max_blocks": 12}
 
@@ -221,12 +217,11 @@ def test_a_folder_with_other_files_is_not_written_to(folders):
     assert sorted(path.name for path in (folders / "linformer").iterdir()) == before
 
 
-def test_the_script_shows_a_table(folders, tmp_path):
-    command = [sys.executable, str(ROOT / "scripts" / "compare_models.py"), "--lengths", "16", "32", "--rounds", "1"]
-    command += ["--dense_name_or_path", str(folders / "dense"), "--model_name_or_path", str(folders / "linformer")]
-    command += ["--validation_file", str(folders / "corpus.txt"), "--output_dir", str(tmp_path / "out")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+def test_the_script_shows_a_table(folders, tmp_path, monkeypatch, capsys):
+    words = ["compare_models.py", "--lengths", "16", "32", "--rounds", "1"]
+    words += ["--dense_name_or_path", str(folders / "dense"), "--model_name_or_path", str(folders / "linformer")]
+    words += ["--validation_file", str(folders / "corpus.txt"), "--output_dir", str(tmp_path / "out")]
+    done = run_here(words, tmp_path, monkeypatch, capsys)
     assert done.returncode == 0, done.stderr
     rows = {line[:30].strip(): line.split() for line in done.stderr.splitlines()}
     assert rows["tokens"][-2:] == ["16", "32"]

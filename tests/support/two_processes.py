@@ -40,7 +40,7 @@ def run_as_one_of_two(rank, function, file, port):
     GradientState._reset_state()
     with patch.dict(os.environ, settings):
         result = function()
-    assert torch.distributed.get_world_size() == 2
     if rank == 0:
         torch.save(result, file)
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():  # a command leaves the group by itself
+        torch.distributed.destroy_process_group()

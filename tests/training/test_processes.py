@@ -1,27 +1,23 @@
 """Runs in processes of their own: several that train together, one that is killed, and one whose disk is full."""
 
 import json
+import multiprocessing
 import os
 import resource
-import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
+from functools import partial
 
 import pytest
 from conftest import assert_same_tensors
 from pretraining_tasks import TINY, arguments, training, write_corpus
 from safetensors.torch import load_file
 from transformers import TrainingArguments
+from two_processes import run_by_two
 
 from linformer_hf.common.command_line import run
 from linformer_hf.common.processes import USE_CPU, join_processes_on_cpus
 from linformer_hf.training.pretraining import PretrainingArguments, pretrain
-
-
-SCRIPT = str(Path(__file__).parents[2] / "scripts" / "run_mlm.py")
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +25,21 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("text") / "corpus.txt")
 
 
-def test_two_processes_give_the_weights_of_one_with_twice_the_batch_without_further_options(corpus, tmp_path):
-    """The line is that of the README: `torchrun --nproc_per_node 2`, and nothing that names CPUs.
+def test_two_processes_give_the_weights_of_one_with_twice_the_batch_without_further_options(
+    corpus, tmp_path, monkeypatch
+):
+    """Nothing in the line names CPUs, as in the README, where torchrun starts the two.
 
     AdamW would divide the rounding errors of key biases, whose gradients are zero, by themselves.
     """
     flags = (
-        f"--train_file {corpus} --config_overrides {TINY} --vocab_size 300 --max_seq_length 32 --projected_length 8 "
-        "--do_train --do_eval --max_steps 6 --learning_rate 0.5 --optim sgd --line_by_line --logging_steps 1 "
-        f"--train_sampling_strategy sequential --per_device_train_batch_size 4 --output_dir {tmp_path / 'two'}"
+        f"run_mlm.py --train_file {corpus} --config_overrides {TINY} --vocab_size 300 --max_seq_length 32 "
+        "--projected_length 8 --do_train --do_eval --max_steps 6 --learning_rate 0.5 --optim sgd --line_by_line "
+        "--logging_steps 1 --train_sampling_strategy sequential --per_device_train_batch_size 4 "
+        f"--output_dir {tmp_path / 'two'}"
     ).split()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", SCRIPT, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", flags)
+    run_by_two(partial(run, pretrain, PretrainingArguments, TrainingArguments), tmp_path / "nothing.pt")
     one = {"max_steps": 6, "logging_steps": 1, "train_sampling_strategy": "sequential"}
     one |= {"learning_rate": 0.5, "optim": "sgd"}
     pretrain(arguments(corpus, line_by_line=True), training(tmp_path / "one", **one))
@@ -68,20 +66,22 @@ def test_processes_take_cpus_where_there_is_nothing_else(monkeypatch, launched, 
     assert os.environ.get(USE_CPU) == expected
 
 
-def test_the_same_command_finishes_what_a_signal_ended(corpus, tmp_path):
+def test_the_same_command_finishes_what_a_signal_ended(corpus, tmp_path, monkeypatch):
     given = {"short_seq_length": 8, "short_share": 0.5}
     options = {"max_steps": 12, "save_steps": 4, "do_eval": False}
     settings = {name: value for name, value in vars(arguments(corpus, **given)).items() if value}
     settings |= {**options, "do_train": True, "output_dir": str(tmp_path / "run"), "use_cpu": True}
     settings |= {"learning_rate": 1e-2, "per_device_train_batch_size": 8}
     (tmp_path / "settings.json").write_text(json.dumps({name: value for name, value in settings.items() if value}))
-    command = [sys.executable, SCRIPT, str(tmp_path / "settings.json")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ONE_THREAD)
+    monkeypatch.setattr(sys, "argv", ["run_mlm.py", str(tmp_path / "settings.json")])
+    command = partial(run, pretrain, PretrainingArguments, TrainingArguments)
+    process = multiprocessing.get_context("fork").Process(target=command, daemon=True)
+    process.start()
     try:
         wait_for(tmp_path / "run" / "checkpoint-4" / "trainer_state.json", process)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
     pretrain(arguments(corpus, **given), training(tmp_path / "run", **options))
     pretrain(arguments(corpus, **given), training(tmp_path / "unbroken", **options))
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("run", "unbroken")]
@@ -91,7 +91,7 @@ def test_the_same_command_finishes_what_a_signal_ended(corpus, tmp_path):
 def wait_for(path, process):
     """Wait until a path is there, as long as the process lives."""
     while not path.exists():
-        assert process.poll() is None, f"{path} did not appear"
+        assert process.is_alive(), f"{path} did not appear"
         time.sleep(0.01)
 
 
