@@ -74,8 +74,9 @@ class ConversionArguments:
         default="leading",
         metadata={
             "help": "How projections are initialized. leading: each of the first k tokens has a slot of its own, to "
-            "which later tokens are added with a small weight; window: each slot averages n / k tokens; folded: as in "
-            "a new model."
+            "which later tokens are added with a small weight; graded: each of the first k / 2 tokens has a slot of "
+            "its own, and the others average the tokens behind them; window: each slot averages n / k tokens; folded: "
+            "as in a new model."
         },
     )
     position_growth: str = field(

@@ -16,7 +16,7 @@ from ..modeling_linformer import (
 )
 
 
-PROJECTION_STARTS = ("leading", "window", "folded")
+PROJECTION_STARTS = ("leading", "graded", "window", "folded")
 # of the tokens after the first k in "leading", all of a slot together; with less they are lost, with more the first
 # token of the slot is lost among them
 LATER_TOKENS_WEIGHT = 0.08
@@ -28,8 +28,10 @@ def start_matrix(start: str, slots: int, tokens: int) -> torch.Tensor:
 
     Args:
         start: `"leading"`: each of the first k tokens has a slot of its own, to which later tokens are added with a
-            small weight, so that a text of k tokens is read exactly. `"window"`: the first and the last token have a
-            slot each, and every other slot averages its share of the tokens between; for texts that fill all n.
+            small weight, so that a text of k tokens is read exactly. `"graded"`: each of the first k/2 tokens has a
+            slot of its own, and every other slot averages its share of the tokens behind them; for texts of all
+            lengths. `"window"`: the first and the last token have a slot each, and every other slot averages its
+            share of the tokens between; for texts that fill all n.
             `"folded"`: as in a new model.
         slots: k.
         tokens: n.
@@ -46,6 +48,9 @@ def start_matrix(start: str, slots: int, tokens: int) -> torch.Tensor:
         return torch.block_diag(torch.ones(1, 1), window_averages(slots - 2, tokens - 2), torch.ones(1, 1))
     if start == "window":
         return window_averages(slots, tokens)
+    if start == "graded":
+        alone = slots // 2
+        return torch.block_diag(torch.eye(alone), window_averages(slots - alone, tokens - alone))
     folded = folded_identity(slots, tokens)
     if start == "leading":
         # of equal norm in each slot: texts that end before them then reach equal shares of all slots that they reach
@@ -62,10 +67,11 @@ def start_projections(model: LinformerPreTrainedModel, start: str) -> None:
     """
     config = model.config
     uneven = config.projection_sharing == "layerwise" and len(set(config.projected_lengths)) > 1
-    if start == "window" and uneven:
+    if start in ("graded", "window") and uneven:
         raise ValueError(
             f"`projected_length` is {config.projected_length}, but layers that share one matrix read its first rows, "
-            "which would be the windows of a text's beginning: start from 'leading', or share by 'key_value'."
+            "which would be the windows of a text's beginning: start from 'leading', or give `projection_sharing` "
+            "'key_value'."
         )
     for module in model.modules():
         if not isinstance(module, LinformerProjection):

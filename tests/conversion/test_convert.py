@@ -186,6 +186,7 @@ def test_every_type_and_sharing_takes_the_weights(projection_type):
         ({"position_growth": "copy"}, "`position_growth` is 'copy'"),
         ({"projected_length": 21}, "between 1 and"),
         ({"projected_length": [4, 2], "projection_start": "window"}, "start from 'leading'"),
+        ({"projected_length": [4, 2], "projection_start": "graded"}, "start from 'leading'"),
         ({"projected_length": 3, "projection_type": "mean_pool"}, "must divide"),
     ],
 )

@@ -30,7 +30,19 @@ def test_leading_gives_the_first_tokens_a_slot_and_later_ones_little():
     assert (matrix > 0).sum(0).eq(1).all()
 
 
-@pytest.mark.parametrize("start", ["leading", "window", "folded"])
+@pytest.mark.parametrize(("slots", "tokens"), [(1, 7), (4, 12), (5, 9)])
+def test_graded_gives_half_of_the_slots_to_single_tokens_and_averages_with_the_others(slots, tokens):
+    matrix = start_matrix("graded", slots, tokens)
+    alone = slots // 2
+    assert torch.equal(matrix[:alone, :alone], torch.eye(alone))
+    assert not matrix[:alone, alone:].any() and not matrix[alone:, :alone].any()
+    assert_close(matrix.sum(1), torch.ones(slots))
+    widths = (matrix[alone:] > 0).sum(1)
+    assert widths.min() >= (tokens - alone) // (slots - alone)
+    assert torch.equal(matrix[alone:].argmax(1), matrix[alone:].argmax(1).sort().values)
+
+
+@pytest.mark.parametrize("start", ["leading", "graded", "window", "folded"])
 def test_with_a_slot_for_each_token_every_start_is_the_identity(start):
     assert torch.equal(start_matrix(start, 9, 9), torch.eye(9))
 
