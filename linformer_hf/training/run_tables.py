@@ -80,9 +80,10 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
         if curves:
             plot_curves(curves, folder / name, x_label, "Held-out loss, nats a token")
             pictures.append(f"![Held-out losses]({name}.png)")
-    table = write_table(found)
+    table = write_table(found, arguments.over_seeds)
     pages = [f"# {arguments.title}", arguments.note, table, *pictures]
-    pages += ["Each run, from the root of the repository:", commands(records)]
+    commands = commands_of_rows(records) if arguments.over_seeds else [each["command"] for each in records.values()]
+    pages += ["Each run, from the root of the repository:", "\n".join(["```text", *commands, "```"])]
     (folder / TEXT).write_text("\n\n".join(page for page in pages if page) + "\n", encoding="utf-8")
     numbers = {}
     for name, row in found.items():
@@ -169,13 +170,19 @@ def curves_by_seconds(states: Mapping[str, TrainerState]) -> dict[str, list[tupl
     return curves
 
 
-def write_table(found: Mapping[str, Mapping[str, list[float | None]]]) -> str:
-    """Write numbers as a table in Markdown: in each row a run, or those that repeat each other."""
+def write_table(found: Mapping[str, Mapping[str, list[float | None]]], over_seeds: bool) -> str:
+    """Write numbers as a table in Markdown: in each row a run, or those that repeat each other and how many they are."""
     columns = list(next(iter(found.values())))
-    header = ["run", *(TITLES.get(column, column.replace("_", " ")) for column in columns)]
-    return markdown_table(
-        header, ([name, *(spread(row[column]) for column in columns)] for name, row in found.items())
-    )
+    header = [
+        "run",
+        *(["seeds"] if over_seeds else []),
+        *(TITLES.get(name, name.replace("_", " ")) for name in columns),
+    ]
+    rows = []
+    for name, row in found.items():
+        repeats = [str(len(row[columns[0]]))] if over_seeds else []
+        rows.append([name, *repeats, *(spread(row[column]) for column in columns)])
+    return markdown_table(header, rows)
 
 
 def known(values: list[float | None]) -> list[float]:
@@ -197,6 +204,14 @@ def written(value: float, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-def commands(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """List the commands of runs, one below the other."""
-    return "\n".join(["```text", *(record["command"] for record in records.values()), "```"])
+def commands_of_rows(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the command of the first run of each row, with the names of those that differ in the seed alone."""
+    rows: dict[str, list[str]] = {}
+    for name in records:
+        rows.setdefault(SEED.sub("", name), []).append(name)
+    lines = []
+    for names in rows.values():
+        lines.append(records[names[0]]["command"])
+        if len(names) > 1:
+            lines.append(f"# likewise, with other seeds: {', '.join(names[1:])}")
+    return lines

@@ -52,8 +52,9 @@ def test_runs_that_repeat_each_other_become_one_row(runs, tmp_path):
     numbers = tabulate_runs(table_of(repeated, tmp_path / "out", over_seeds=True))
     assert numbers == {"linear_perplexity": 47.5, "linear_perplexity_deviation": pytest.approx(12.5**0.5)}
     text = (tmp_path / "out" / "README.md").read_text()
-    assert re.search(r"\| linear +\| 47.5 ± 3.5 +\|", text)
-    assert text.count("python scripts/run_mlm.py") == 2
+    assert re.search(r"\| linear +\| 2 +\| 47.5 ± 3.5 +\|", text)
+    assert text.count("python scripts/run_mlm.py") == 1
+    assert "# likewise, with other seeds: linear-2\n" in text
     apart = tabulate_runs(table_of(repeated, tmp_path / "out"))
     assert apart == {"linear-1_perplexity": 50.0, "linear-2_perplexity": 45.0}
 
@@ -69,7 +70,7 @@ def test_a_seed_that_failed_is_seen_in_the_table(runs, tmp_path):
         repeated.append(str(folder))
     numbers = tabulate_runs(table_of(repeated, tmp_path / "out", over_seeds=True, numbers=["speed"]))
     assert numbers == {"linear_speed": 12445.0, "linear_speed_deviation": pytest.approx(20000**0.5)}
-    assert re.search(r"\| linear +\| 12,445 ± 141 \(2 of 4\) +\|", (tmp_path / "out" / "README.md").read_text())
+    assert re.search(r"\| linear +\| 4 +\| 12,445 ± 141 \(2 of 4\) +\|", (tmp_path / "out" / "README.md").read_text())
 
 
 def test_runs_that_differ_in_more_than_their_seed_share_no_row(runs, tmp_path):
