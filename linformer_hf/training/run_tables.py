@@ -171,7 +171,7 @@ def curves_by_seconds(states: Mapping[str, TrainerState]) -> dict[str, list[tupl
 
 
 def write_table(found: Mapping[str, Mapping[str, list[float | None]]], over_seeds: bool) -> str:
-    """Write numbers as a table in Markdown: in each row a run, or those that repeat each other and how many they are."""
+    """Write numbers as a table in Markdown: in each row a run, or the runs that repeat each other and their count."""
     columns = list(next(iter(found.values())))
     header = [
         "run",
