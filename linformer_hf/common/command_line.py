@@ -195,10 +195,16 @@ def run(
         parser.exit(2, f"error: {message}\n")
 
 
+class ReportHandler(logging.StreamHandler):
+    """Writes to standard error what the package reports during a command."""
+
+
 def report_to_standard_error() -> None:
     """Send what the package logs to standard error, and hide secrets in all that is logged there."""
     package = logging.getLogger("linformer_hf")
-    handler = logging.StreamHandler()
+    for earlier in [handler for handler in package.handlers if isinstance(handler, ReportHandler)]:
+        package.removeHandler(earlier)  # of a command in this process before, or each line would come twice
+    handler = ReportHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     package.addHandler(handler)
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes one reports

@@ -156,3 +156,13 @@ def test_no_in_a_settings_file_is_the_word_that_options_of_the_trainer_take(tmp_
     (training,) = OptionParser((TrainingArguments,), "it", None).parse(read_flags(file))
     assert (training.eval_strategy, training.do_train, training.do_eval) == ("no", False, True)
     assert training.hub_model_id is None
+
+
+def test_a_second_command_in_one_process_says_each_line_once(monkeypatch, capsys):
+    def report(options):
+        logging.getLogger("linformer_hf.task").info(f"It is in {options.output_dir}.")
+
+    for folder in ("first", "second"):
+        monkeypatch.setattr(sys, "argv", ["do_it.py", "--output_dir", folder])
+        run(report, Options)
+    assert capsys.readouterr().err.splitlines() == ["It is in first.", "It is in second."]
