@@ -100,11 +100,16 @@ def visit(browser, address, **options):
     tab.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: trouble.append(str(error)))
     tab.on("request", lambda request: None if is_local(request.url, address) else trouble.append(request.url))
-    tab.goto(address)
-    tab.wait_for_selector("#rank_curves svg.marks")
-    yield tab
+    try:
+        tab.goto(address)
+        tab.wait_for_selector("#rank_curves svg.marks")
+        yield tab
+    except Exception as error:
+        error.add_note(f"The page said: {trouble}")
+        raise
+    finally:
+        context.close()
     assert trouble == []
-    context.close()
 
 
 def is_local(url, address):
