@@ -25,8 +25,8 @@ def teach(
     max_seq_length: int | None = None,
     max_steps: int = 1000,
     batch_size: int = 8,
-    learning_rate: float = 3e-4,
-    use_muon: bool = True,
+    learning_rate: float = 1e-4,
+    use_muon: bool = False,
     seed: int = 42,
     **training_options: Any,
 ) -> dict[str, float]:
