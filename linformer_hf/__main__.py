@@ -86,8 +86,8 @@ def main() -> None:
         return
     if name not in COMMANDS:
         meant = get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {meant[0]}? " if meant else ""
-        sys.stderr.write(f"error: there is no command {name!r}; {hint}There are {', '.join(COMMANDS)}.\n")
+        hint = f"; did you mean {meant[0]}?" if meant else "."
+        sys.stderr.write(f"error: there is no command {name!r}{hint} The commands are {', '.join(COMMANDS)}.\n")
         sys.exit(2)
     command = COMMANDS[name]
     module = import_module(f"{__package__}.{command.module}")

@@ -892,7 +892,9 @@ class LinformerModel(LinformerPreTrainedModel):
             )
         return BaseModelOutput(last_hidden_state=unpack(hidden_states, packing, embeddings))
 
-    def _shared_projection(self, num_tokens: int, lengths: Lengths, keeps_slots: bool) -> tuple[Weight, Weight]:
+    def _shared_projection(
+        self, num_tokens: int, lengths: Lengths, keeps_slots: bool
+    ) -> tuple[Weight, torch.Tensor | None]:
         """Return the weight that all layers share, and its `log_shares`; None for what does not exist.
 
         Slots after the last one with tokens are cut off both, unless `keeps_slots`.

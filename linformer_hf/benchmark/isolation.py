@@ -69,7 +69,7 @@ def reason(error: Exception) -> str:
 
 
 def limit_memory(limit: int | None) -> None:
-    """Let allocations of this process fail beyond so many bytes, and let Linux kill it before any other process."""
+    """Let allocations of this process fail beyond this many bytes, and let Linux kill it before any other process."""
     if resource is None or not STATUS.is_file():
         return
     if os.access(OOM_SCORE, os.W_OK):

@@ -63,7 +63,7 @@ def load_whole(
     if may_lack_head:
         needed = {key for key in needed if key.startswith(body)}
     if needed:
-        raise ValueError(f"The weights of {name} lack {len(needed)} tensors of the encoder, as {min(needed)}.")
+        raise ValueError(f"The weights of {name} lack {len(needed)} tensors, the first of them {min(needed)}.")
     for key, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ValueError(f"The weights of {name} are damaged: {key} holds NaN or infinity.")

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ..common.files import check_new_folder, whole_or_nothing
 from ..common.heads import HEADS, head_named, head_of_class
-from ..common.loading import check_tokenizer, load_whole
+from ..common.loading import check_tokenizer, load_whole, model_length
 from ..common.measurement import Stopwatch
 from ..common.records import model_facts, write_results
 from ..modeling_linformer import LinformerPreTrainedModel
@@ -50,7 +50,11 @@ class ConversionArguments:
         default=None, metadata={"help": "n, the longest input in tokens. By default the dense encoder's own."}
     )
     projected_length: list[int] | None = field(
-        default=None, metadata={"help": "k, the slots: one number, or one for each layer. By default 128."}
+        default=None,
+        metadata={
+            "help": "k, the slots: a number, or several, of which the last holds for all further layers. By "
+            "default 128."
+        },
     )
     spectrum_file: str | None = field(
         default=None,
@@ -75,8 +79,8 @@ class ConversionArguments:
         metadata={
             "help": "How projections are initialized. leading: each of the first k tokens has a slot of its own, to "
             "which later tokens are added with a small weight; graded: each of the first k / 2 tokens has a slot of "
-            "its own, and the others average the tokens behind them; window: each slot averages n / k tokens; folded: "
-            "as in a new model."
+            "its own, and the others average the tokens behind them; window: the first and the last token have a "
+            "slot each, and the others average the tokens between; folded: token j goes to slot j mod k."
         },
     )
     position_growth: str = field(
@@ -115,7 +119,7 @@ def convert_pretrained(
         output_dir: A new or empty folder.
         head: Which head it gets, as in `common.heads`; None means that of the checkpoint.
         max_seq_length: n, the longest input in tokens; None means the dense encoder's own.
-        projected_length: k, one number or one for each layer.
+        projected_length: k: a number, or several, of which the last holds for all further layers.
         projection_sharing: As in `LinformerConfig`.
         projection_type: As in `LinformerConfig`.
         projection_start: As in `convert_model`.
@@ -161,14 +165,6 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     """
     watch = Stopwatch()
     name, folder = arguments.model_name_or_path, check_new_folder(arguments.output_dir)
-    lengths = choose_lengths(
-        arguments.projected_length,
-        arguments.spectrum_file,
-        arguments.energy,
-        arguments.max_seq_length,
-        arguments.projection_type,
-        arguments.projection_sharing,
-    )
     source = local_folder(name, arguments.model_revision, arguments.token)
     modules = [] if source is None else read_modules(source)
     loading = {
@@ -177,6 +173,14 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
         "subfolder": modules[0].path if modules else "",  # of old sentence encoders
     }
     dense, account = load_dense(name, arguments.head, loading)
+    lengths = choose_lengths(
+        arguments.projected_length,
+        arguments.spectrum_file,
+        arguments.energy,
+        arguments.max_seq_length or model_length(dense),
+        arguments.projection_type,
+        arguments.projection_sharing,
+    )
     model, report = convert_model(
         dense,
         max_position_embeddings=arguments.max_seq_length,

@@ -18,6 +18,7 @@ from ..common.records import FILE_NAME, model_facts, read_results, write_results
 from ..data.blocks import iterate_blocks
 from ..data.masking import MaskingCollator
 from ..data.texts import TextArguments, load_texts
+from ..data.tokenizers import find_frame
 from .companion_files import local_folder
 from .distances import recall, similarity_correlation
 from .embeddings import MEAN_EMBEDDING, TextEmbedding, read_embedding
@@ -169,7 +170,7 @@ def compare(
     for length in lengths:
         if not SMALLEST_LENGTH <= length <= longest:
             raise ValueError(
-                f"--lengths has {length}; the Linformer reads {longest} tokens, from {SMALLEST_LENGTH} on."
+                f"--lengths has {length}; it must lie between {SMALLEST_LENGTH} and {longest}, the Linformer's n."
             )
     for model in (dense, linformer):
         check_tokenizer(tokenizer, model, model.config.model_type)
@@ -222,7 +223,7 @@ def make_halves(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Make two blocks that follow each other from each document that fills them, `(documents, length)` twice."""
-    start, end = tokenizer("")["input_ids"]
+    start, end = find_frame(tokenizer)
     room = length - 2
     encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     documents = [ids for ids in encoded if len(ids) >= 2 * room][:most]

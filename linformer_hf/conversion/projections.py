@@ -32,7 +32,7 @@ def start_matrix(start: str, slots: int, tokens: int) -> torch.Tensor:
             slot of its own, and every other slot averages its share of the tokens behind them; for texts of all
             lengths. `"window"`: the first and the last token have a slot each, and every other slot averages its
             share of the tokens between; for texts that fill all n.
-            `"folded"`: as in a new model.
+            `"folded"`: token j goes to slot j mod k, as in `folded_identity`.
         slots: k.
         tokens: n.
 

@@ -15,17 +15,17 @@ def choose_lengths(
     projected_length: list[int] | None,
     spectrum_file: str | None,
     energy: float | None,
-    max_seq_length: int | None,
+    max_seq_length: int,
     projection_type: str,
     projection_sharing: str,
 ) -> list[int]:
     """Return k as it was given, or the smallest that keeps a share of the energy of a spectrum.
 
     Args:
-        projected_length: k, one number or one for each layer.
+        projected_length: k, one number, or numbers from the first layer on, the last of which holds for the others.
         spectrum_file: A `spectrum.json` of the dense encoder.
         energy: Share of the energy of each layer's attention maps to keep.
-        max_seq_length: n of the Linformer; None means the dense encoder's.
+        max_seq_length: n of the Linformer.
         projection_type: As in `LinformerConfig`.
         projection_sharing: As in `LinformerConfig`.
 
@@ -44,10 +44,10 @@ def choose_lengths(
     if projection_type != "linear":
         raise ValueError(f"--energy chooses the rank of a matrix; --projection_type {projection_type} has none.")
     energies, longest = read_spectrum(spectrum_file)
-    if (max_seq_length or longest) > longest:
+    if max_seq_length > longest:
         raise ValueError(
-            f"{spectrum_file} was measured on texts of {longest} tokens, and --max_seq_length is {max_seq_length}, "
-            "which may need more slots: give --projected_length."
+            f"{spectrum_file} was measured on texts of {longest} tokens, and the Linformer reads {max_seq_length}, "
+            "which may need more slots: give --projected_length, or measure the spectrum on longer texts."
         )
     lengths = recommend(energies, energy)
     # layers that share a matrix use its first rows, and a smaller k would cover only the beginning of a text

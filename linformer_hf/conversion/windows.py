@@ -67,7 +67,7 @@ def read(
         recorded_modules: As from `attention_modules`, to record what they return.
 
     Returns:
-        States of all tokens. Logits of sequences are the mean over windows.
+        States of all tokens. Logits of sequences are the mean over the windows that hold tokens.
     """
     sizes = window_sizes(input_ids.shape[1], longest)
     if len(sizes) == 1:
@@ -88,7 +88,7 @@ def read(
     logits = None
     if readings[0].logits is not None:
         parts = [reading.logits for reading in readings]
-        logits = torch.cat(parts, 1) if parts[0].dim() == 3 else torch.stack(parts).mean(0)
+        logits = torch.cat(parts, 1) if parts[0].dim() == 3 else filled_mean(readings)
     return Reading(
         hidden_states=[torch.cat(layer, 1) for layer in zip(*(reading.hidden_states for reading in readings))],
         attention_outputs=[torch.cat(layer, 1) for layer in zip(*(part.attention_outputs for part in readings))],
@@ -96,6 +96,13 @@ def read(
         window_sizes=sizes,
         windows=[reading.windows[0] for reading in readings],
     )
+
+
+def filled_mean(readings: Sequence[Reading]) -> torch.Tensor:
+    """Return the logits of sequences, each the mean over the windows that hold its tokens, `(B, L)` for L labels."""
+    logits = torch.stack([reading.logits for reading in readings])
+    is_filled = torch.stack([reading.windows[0].is_filled for reading in readings])[..., None].to(logits.dtype)
+    return (logits * is_filled).sum(0) / is_filled.sum(0).clamp(min=1)
 
 
 def window_sizes(num_tokens: int, longest: int) -> list[int]:

@@ -68,13 +68,17 @@ class TableArguments:
     validation_share: float | None = field(
         default=None,
         metadata={
-            "help": "Share of the training rows that is held out where no other rows measure. By default "
+            "help": "Share of the training rows that is held out where no validation rows are given. By default "
             f"{DEFAULT_SHARE}."
         },
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Draw so many rows to learn from."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Draw so many rows to measure on."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict the first so many rows."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on this many rows, drawn at random."})
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Measure on this many rows, drawn at random."}
+    )
+    max_predict_samples: int | None = field(
+        default=None, metadata={"help": "Predict only this many rows, the first ones."}
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Layout:
         aliases: Other names of columns.
         header: Column names of tsv files without a header.
         quoted: Whether a tsv file may quote its fields.
-        test_labels: Whether what stands in the label column of test rows is true.
+        test_labels: Whether the label column of test rows holds real labels.
     """
 
     texts: tuple[str, ...]
@@ -182,6 +186,10 @@ def check_options(arguments: TableArguments, purposes: Sequence[str], has_defaul
         raise ValueError(
             f"--validation_share is {arguments.validation_share}, which has no effect beside --validation_file."
         )
+    for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} is {value}; it must be at least 1.")
     needs = {
         "validation_share": ("train", "validation"),
         "max_train_samples": ("train",),

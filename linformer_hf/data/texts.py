@@ -90,12 +90,12 @@ class TextArguments:
     shuffle_buffer_size: int | None = field(
         default=None,
         metadata={
-            "help": "With --streaming, draw each document from so many at a time; 1 keeps their order. By default "
+            "help": "With --streaming, draw each document at random from this many; 1 keeps their order. By default "
             f"{SHUFFLE_BUFFER}."
         },
     )
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Read and tokenize in so many processes. The examples are the same."}
+        default=None, metadata={"help": "Number of processes that read and tokenize. The examples are the same."}
     )
     validation_share: float | None = field(
         default=None,
@@ -107,7 +107,10 @@ class TextArguments:
     max_train_samples: int | None = field(default=None, metadata={"help": "Read at most this many documents."})
     max_eval_samples: int | None = field(
         default=None,
-        metadata={"help": f"Hold out at most this many documents; with --streaming, by default {STREAMED_EVAL_ROWS}."},
+        metadata={
+            "help": "Measure on at most this many held-out documents; with --streaming, by default "
+            f"{STREAMED_EVAL_ROWS}."
+        },
     )
 
 
@@ -467,7 +470,7 @@ def belongs_to(text: str, seed: int, share: float, held_out: bool) -> bool:
 
 
 def limit_rows(table: Table, most: int | None) -> Table:
-    """Keep at most so many documents."""
+    """Keep at most this many documents."""
     if most is None or (isinstance(table, Dataset) and most >= len(table)):
         return table
     return table.take(most)

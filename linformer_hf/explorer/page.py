@@ -164,7 +164,7 @@ def build_page(model_names: Sequence[str] = (), is_public: bool = True) -> gr.Bl
 
     Args:
         model_names: The checkpoints that it lists, folders or repositories of the Hub, the first one shown at the
-            start. None takes the quickstart's where it is there, or a small untrained model.
+            start. An empty list takes the quickstart's where it is there, or a small untrained model.
         is_public: Whether visitors may be strangers, who load nothing else but small public models of the Hub. False
             lets them load any folder, and use the token of whoever serves the page.
 

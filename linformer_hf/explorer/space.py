@@ -61,7 +61,7 @@ def write_space(folder: str | Path, model_names: Sequence[str] = ()) -> Path:
     Args:
         folder: Where to write; it must be new, or empty.
         model_names: The checkpoints that the page lists, the first one shown at the start: folders, which are copied,
-            or repositories of the Hub. None is the small untrained model.
+            or repositories of the Hub. An empty list takes the small untrained model.
 
     Returns:
         The folder.

@@ -44,7 +44,7 @@ class TeachingArguments:
     )
     logits_weight: float = field(
         default=1.0,
-        metadata={"help": "Weight of the divergence of what the heads predict, where both models have the same."},
+        metadata={"help": "Weight of the divergence of what the heads predict, where both models have the same head."},
     )
     temperature: float = field(default=2.0, metadata={"help": "Softens what the heads predict."})
 
@@ -187,7 +187,7 @@ class DistillationTrainer(Trainer):
 
 
 def draw_length(longest: int, seed: int, step: int) -> int:
-    """Draw the length of a step's batch: the longest for every second step, else its half, its quarter and so on."""
+    """Draw the length of a step's batch: the longest with probability 1/2, else its half, its quarter and so on."""
     halvings = range(1, longest.bit_length())
     shorter = [longest >> times for times in halvings if longest >> times >= SHORTEST_CUT]
     draw = random.Random(f"{seed}-{step}")

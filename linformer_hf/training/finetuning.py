@@ -54,7 +54,8 @@ class FinetuningArguments(TableArguments, LoadingArguments, RunArguments):
         },
     )
     max_seq_length: int | None = field(
-        default=None, metadata={"help": "Cut longer texts to so many tokens. By default to all that the model reads."}
+        default=None,
+        metadata={"help": "Cut longer texts to this many tokens. By default the length that the model reads."},
     )
     classifier_pooling: str | None = field(
         default=None,

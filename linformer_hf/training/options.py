@@ -23,7 +23,7 @@ def refuse_unused(options: Mapping[str, Any], reason: str) -> None:
         if value is None or value is False or value == []:
             continue
         shown = " ".join(map(str, value)) if isinstance(value, list) else value
-        raise ValueError(f"--{name} is {shown}, which has no effect {reason}. Leave one of them out.")
+        raise ValueError(f"--{name} is {shown}, which has no effect {reason}. Leave it out.")
 
 
 def check_share(name: str, share: float | None) -> None:

@@ -79,7 +79,11 @@ class PretrainingArguments(TextArguments, LoadingArguments, RunArguments):
         metadata={"help": "Length of an example in tokens; of a new model also n. By default 512, or the model's n."},
     )
     projected_length: list[int] | None = field(
-        default=None, metadata={"help": "k of a new model: one number, or one for each layer. By default 128."}
+        default=None,
+        metadata={
+            "help": "k of a new model: a number, or several, of which the last holds for all further layers. By "
+            "default 128."
+        },
     )
     projection_sharing: str | None = field(
         default=None,

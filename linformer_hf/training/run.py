@@ -46,7 +46,7 @@ class RunArguments(OptimizerArguments):
     early_stopping_patience: int | None = field(
         default=None,
         metadata={
-            "help": "Stop when --metric_for_best_model (by default the held-out loss) has not improved in so many "
+            "help": "Stop when --metric_for_best_model (by default the held-out loss) has not improved in this many "
             "evaluations; needs --eval_strategy."
         },
     )

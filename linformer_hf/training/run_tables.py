@@ -200,7 +200,7 @@ def spread(values: list[float | None]) -> str:
 
 
 def written(value: float, digits: int = 4) -> str:
-    """Write a number with so many digits, and at least all those before the point."""
+    """Write a number with this many digits, and at least all those before the point."""
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 

@@ -127,6 +127,10 @@ def test_slots_are_asked_for_in_one_way(checkpoint, tmp_path):
         ({"energy": 0.9, "spectrum_file": str(no_spectrum)}, "is no spectrum"),
         ({"energy": 0.9, "spectrum_file": str(short), "projection_type": "mean_pool"}, "mean_pool has none"),
         ({"energy": 0.9, "spectrum_file": str(short), "max_seq_length": 16}, "measured on texts of 8 tokens"),
+        (
+            {"energy": 0.9, "spectrum_file": str(short)},
+            f"measured on texts of 8 tokens, and the Linformer reads {LONGEST}",
+        ),
         ({"energy": 1.5, "spectrum_file": str(short)}, "--energy is 1.5; it must be"),
     ):
         with pytest.raises(ValueError, match=reason):
@@ -213,7 +217,7 @@ def test_folders_that_will_not_do_are_refused_and_nothing_is_written(checkpoint,
     fewer = dense_model("Roberta", "ForMaskedLM", torch.float32, vocab_size=261, num_hidden_layers=1)
     fewer.save_pretrained(partial)
     shutil.copy(checkpoint / "config.json", partial)
-    with pytest.raises(ValueError, match="lack 16 tensors of the encoder"):
+    with pytest.raises(ValueError, match="lack 16 tensors, the first of them"):
         convert(partial, tmp_path / "out")
 
     with pytest.raises(ValueError, match="--head is 'tagger'"):

@@ -156,8 +156,8 @@ def test_counts_below_one_are_refused(word_models):
 @pytest.mark.parametrize(
     ("lengths", "texts", "message"),
     [
-        ([16, 33], DOCUMENTS, "--lengths has 33; the Linformer reads 32 tokens"),
-        ([4], DOCUMENTS, "--lengths has 4.*from 8 on"),
+        ([16, 33], DOCUMENTS, "--lengths has 33; it must lie between 8 and 32"),
+        ([4], DOCUMENTS, "--lengths has 4; it must lie between 8 and 32"),
         ([32], ["A cat."], "fills 0 blocks of 32 tokens.*takes 3"),
     ],
 )

@@ -40,6 +40,15 @@ def test_long_text_is_read_in_windows_that_are_framed_as_the_teacher_is_used_to(
     assert_close(found.logits, sum(output.logits for output in outputs) / 3)
 
 
+def test_windows_that_hold_no_token_of_a_text_do_not_count_in_its_logits():
+    dense = make_dense(BertForSequenceClassification, TOKENIZER, max_position_embeddings=9).double()
+    ids, mask = random_ids(2, 18), torch.ones(2, 18, dtype=torch.long)
+    ids[1, 6:], mask[1, 6:] = TOKENIZER.pad_token_id, 0
+    found = read(dense, ids, 9, mask)
+    assert_close(found.logits[0], read(dense, ids[:1], 9).logits[0])
+    assert_close(found.logits[1], dense(ids[1:, :6]).logits[0])
+
+
 def test_padding_changes_no_state_of_a_window():
     dense = make_dense(BertForMaskedLM, TOKENIZER, max_position_embeddings=9).double()
     ids, mask = random_ids(2, 18), torch.ones(2, 18, dtype=torch.long)

@@ -164,6 +164,8 @@ GOOD = [{"text": "good film", "label": "praise"}, {"text": "bad film", "label": 
         (GOOD, {"dataset_config_name": "en"}, "--dataset_config_name is en, .* without --dataset_name"),
         (GOOD, {"max_predict_samples": 1}, "--max_predict_samples has no effect without --do_predict"),
         (GOOD, {"test_file": ["rows.csv"]}, "--test_file has no effect without --do_predict"),
+        (GOOD, {"max_train_samples": 0}, "--max_train_samples is 0; it must be at least 1"),
+        (GOOD, {"max_eval_samples": -5}, "--max_eval_samples is -5; it must be at least 1"),
         (GOOD[:1] * 3, {}, "All 3 rows for train have the same label"),
         ([*GOOD, {"text": "film", "label": ""}], {}, "1 of 3 rows for train have no label, the first of them row 2"),
         ([*GOOD, {"text": "film", "label": " "}], {}, "1 of 3 rows for train have no label"),
