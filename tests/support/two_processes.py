@@ -43,4 +43,5 @@ def run_as_one_of_two(rank, function, file, port):
     if rank == 0:
         torch.save(result, file)
     if torch.distributed.is_initialized():  # a command leaves the group by itself
+        assert torch.distributed.get_world_size() == 2
         torch.distributed.destroy_process_group()
