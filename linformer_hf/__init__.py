@@ -51,6 +51,7 @@ __getattr__, __dir__, tools = export_lazily(
         "analysis.spectrum": ["SpectrumArguments", "analyze_spectrum"],
         "benchmark.efficiency": ["EfficiencyArguments", "measure_efficiency"],
         "conversion.checkpoint_conversion": ["ConversionArguments", "convert_checkpoint", "convert_pretrained"],
+        "conversion.checkpoint_resizing": ["ResizingArguments", "resize_checkpoint"],
         "conversion.comparison": ["ComparisonArguments", "compare", "compare_models"],
         "conversion.convert": ["convert_model"],
         "conversion.projections": ["change_projected_length"],

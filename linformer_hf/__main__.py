@@ -46,6 +46,12 @@ COMMANDS = {
         "convert_checkpoint",
         "ConversionArguments",
     ),
+    "resize": Command(
+        "Give a Linformer another n or k.",
+        "conversion.checkpoint_resizing",
+        "resize_checkpoint",
+        "ResizingArguments",
+    ),
     "distill": Command(
         "Teach a converted Linformer what its dense encoder computes.",
         "training.distillation",

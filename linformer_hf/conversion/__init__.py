@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = export_lazily(
     __name__,
     {
         "checkpoint_conversion": ["ConversionArguments", "convert_checkpoint", "convert_pretrained"],
+        "checkpoint_resizing": ["ResizingArguments", "resize_checkpoint"],
         "comparison": ["ComparisonArguments", "compare", "compare_models"],
         "convert": ["ConversionReport", "convert_model"],
         "embeddings": ["TextEmbedding", "read_embedding"],

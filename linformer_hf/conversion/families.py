@@ -86,8 +86,7 @@ ROTARY = "it has rotary position embeddings, and a slot, which mixes many tokens
 NORM_FIRST = "it normalizes before attention and MLP (pre-LayerNorm), a Linformer after them (post-LayerNorm)"
 SPARSE = "its attention has windows and global tokens, with weights that a Linformer does not have"
 REFUSED_TYPES = {
-    "linformer": "it is one already; `linformer_hf.change_projected_length` changes its k, and its method "
-    "`resize_position_embeddings` its n",
+    "linformer": "it is one already; `linformer resize` changes its n and k",
     "albert": "its layers share their weights, and its embeddings are narrower than its layers",
     "big_bird": SPARSE,
     "deberta": RELATIVE,

@@ -87,8 +87,10 @@ def start_projections(model: LinformerPreTrainedModel, start: str) -> None:
 def change_projected_length(model: LinformerPreTrainedModel, projected_length: int | list[int]) -> None:
     """Change k, the slots of a trained model, in the projections and the configuration together.
 
-    Fewer slots average neighboring ones. For more slots rows are split into two, those that mix the most tokens first:
-    with k doubled the output stays nearly the same. A convolution's kernel is interpolated to its new window.
+    Fewer slots average neighboring ones. More slots average the tokens that no slot reads, as there are after
+    `resize_position_embeddings`: texts without those tokens then give the same output as before. If there are no such
+    tokens, rows are split into two, those that mix the most tokens first: with k doubled the output stays nearly the
+    same. A convolution's kernel is interpolated to its new window.
 
     Args:
         model: A Linformer with any head, or none; changed in place.
@@ -143,17 +145,28 @@ def fewer_rows(matrix: torch.Tensor, slots: int) -> torch.Tensor:
 
 
 def more_rows(matrix: torch.Tensor, slots: int) -> torch.Tensor:
-    """Split the rows that mix the most tokens until there are enough; the second of two rows is put at the end.
+    """Add rows until there are enough: for the tokens that no row reads, or else by splitting rows.
 
-    Each row is split before any is split again, so that all have the same weight in the softmax when k doubles.
+    Each row is split before any is split again, so that all have the same weight in the softmax when k doubles. Those
+    that mix the most tokens are split first, and the second of the two rows is put at the end.
     """
-    rows = list(matrix)
+    rows = [*matrix, *rows_for_unread(matrix, slots - len(matrix))]
     while len(rows) < slots:
         widest = sorted(range(len(rows)), key=lambda index: effective_tokens(rows[index]), reverse=True)
         for index in widest[: slots - len(rows)]:
             rows[index], other = split_row(rows[index])
             rows.append(other)
     return torch.stack(rows)
+
+
+def rows_for_unread(matrix: torch.Tensor, most: int) -> torch.Tensor:
+    """Return rows that average windows of the tokens that no row of a matrix reads, at most one row for each token."""
+    unread = (matrix == 0).all(0)
+    count = min(most, int(unread.sum()))
+    rows = matrix.new_zeros(count, matrix.shape[1])
+    if count:
+        rows[:, unread] = window_averages(count, int(unread.sum())).to(matrix)
+    return rows
 
 
 def effective_tokens(row: torch.Tensor) -> float:

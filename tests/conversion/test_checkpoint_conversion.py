@@ -53,7 +53,7 @@ def test_a_converted_folder_holds_all_that_it_needs_and_computes_the_same(checkp
     record = json.loads((tmp_path / "out" / "results.json").read_text())
     assert record["numbers"]["tensors_copied"] == len(report.copied)
     assert record["about"]["pipeline_tag"] == "fill-mask"
-    with pytest.raises(ValueError, match="one already"):
+    with pytest.raises(ValueError, match="one already; `linformer resize`"):
         convert(tmp_path / "out", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 

@@ -87,6 +87,31 @@ def test_twice_the_slots_compute_nearly_the_same_with_rows_that_differ(sharing):
     assert len(weight.unique(dim=0)) == len(weight)
 
 
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_new_slots_average_the_tokens_that_no_slot_reads_and_shorter_texts_stay_as_they_were(sharing):
+    model = tiny_model(projection_sharing=sharing)
+    ids = random_ids(2, 32)
+    before = {length: model(ids[:, :length]).last_hidden_state for length in (3, 31, 32)}
+    model.resize_position_embeddings(62)
+    change_projected_length(model, 13)
+    for length, expected in before.items():
+        assert_close(model(ids[:, :length]).last_hidden_state, expected)
+    for name, weight in model.named_parameters():
+        if "projection" in name:
+            windows = torch.block_diag(*[torch.full((1, 6), 1 / 6)] * 5).expand(*weight.shape[:-2], -1, -1)
+            assert_close(weight[..., 8:, 32:], windows.to(weight))
+            assert not weight[..., :8, 32:].any() and not weight[..., 8:, :32].any()
+
+
+def test_rows_are_split_when_every_token_has_a_slot():
+    model = tiny_model(projection_sharing="key_value")
+    model.resize_position_embeddings(34)
+    change_projected_length(model, 12)
+    weight = model.layers[0].attention.projection.weight
+    assert torch.equal(weight[:, 32:].nonzero(), torch.tensor([[8, 0], [9, 1]]))
+    assert (weight[:, :32] != 0).all(1).sum() == 10
+
+
 def test_a_convolution_that_averages_goes_on_averaging():
     model = linformer_hf.LinformerModel(tiny_config(projection_type="conv"))
     start_projections(model, "leading")

@@ -1,0 +1,80 @@
+"""A saved Linformer gets another n and k in a new folder, or nothing is written."""
+
+import json
+import logging
+
+import pytest
+import torch
+from conftest import assert_close, random_ids, tiny_model
+from dense_models import dense_model
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+
+import linformer_hf
+from linformer_hf.conversion.checkpoint_resizing import ResizingArguments, resize_checkpoint
+from linformer_hf.data.tokenizers import train_tokenizer
+from linformer_hf.sharing.hub import save_for_hub
+
+
+TOKENIZER = train_tokenizer([f"The cat sees {number} boats." for number in range(30)], 261, 32)
+
+
+@pytest.fixture(params=["none", "headwise", "key_value", "layerwise"])
+def saved(request, tmp_path):
+    """A Linformer of 32 tokens and 8 slots with a head for words, in a folder."""
+    head = linformer_hf.LinformerForMaskedLM
+    model = tiny_model(head, torch.float32, projection_sharing=request.param, vocab_size=261)
+    save_for_hub(model, TOKENIZER, tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def resize(folder, output, **options):
+    return resize_checkpoint(ResizingArguments(model_name_or_path=str(folder), output_dir=str(output), **options))
+
+
+def test_a_longer_model_with_more_slots_reads_shorter_texts_as_before(saved, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        resize(saved, tmp_path / "long", max_seq_length=80, projected_length=[20])
+    before, after = (AutoModelForMaskedLM.from_pretrained(folder) for folder in (saved, tmp_path / "long"))
+    assert (after.config.max_position_embeddings, after.config.projected_length) == (80, 20)
+    ids = random_ids(2, 80)
+    assert_close(after(ids[:, :32]).logits, before(ids[:, :32]).logits)
+    assert after(ids).logits.shape == (2, 80, 261)
+    changed = ids.clone()
+    changed[:, -1] = ids[:, -2]
+    assert (after(ids).logits[:, 0] - after(changed).logits[:, 0]).abs().max() > 0, "the new slots read the new tokens"
+    assert AutoTokenizer.from_pretrained(tmp_path / "long").model_max_length == 80
+    record = json.loads((tmp_path / "long" / "results.json").read_text())
+    assert record["about"]["model"]["max_position_embeddings"] == 80
+    assert record["about"]["pipeline_tag"] == "fill-mask"
+    assert "n = 80, k = 20" in caplog.text and "linformer distill" in caplog.text
+    again = resize(tmp_path / "long", tmp_path / "short", max_seq_length=32)
+    assert again.config.max_position_embeddings == 32
+
+
+def test_slots_alone_change_and_other_heads_stay(tmp_path, caplog):
+    head = linformer_hf.LinformerForSequenceClassification
+    model = tiny_model(head, torch.float32, projection_sharing="key_value", vocab_size=261, num_labels=3)
+    save_for_hub(model, TOKENIZER, tmp_path / "saved")
+    with caplog.at_level(logging.INFO):
+        resize(tmp_path / "saved", tmp_path / "out", projected_length=[16, 4])
+    assert "n = 32, k = [16, 4]" in caplog.text
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert again.config.projected_lengths == [16, 4] and again.config.num_labels == 3
+    assert_close(again.classifier.dense.weight, model.classifier.dense.weight)
+    assert "linformer distill" not in caplog.text
+
+
+def test_what_will_not_do_is_refused_and_nothing_is_written(tmp_path):
+    model = tiny_model(linformer_hf.LinformerForMaskedLM, torch.float32, vocab_size=261)
+    save_for_hub(model, TOKENIZER, tmp_path / "saved")
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="Nothing is to be changed"):
+        resize(tmp_path / "saved", out)
+    with pytest.raises(ValueError, match=r"`projected_length` is 99; each must be between 1 and .* = 64"):
+        resize(tmp_path / "saved", out, max_seq_length=64, projected_length=[99])
+    with pytest.raises(ValueError, match="saved is not empty"):
+        resize(tmp_path / "saved", tmp_path / "saved", max_seq_length=64)
+    dense_model("Roberta", "ForMaskedLM").save_pretrained(tmp_path / "dense")
+    with pytest.raises(ValueError, match="is a roberta, not a Linformer"):
+        resize(tmp_path / "dense", out, max_seq_length=64)
+    assert not out.exists()
