@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from ..common.records import FILE_NAME, model_facts, read_results, write_results
 from ..data.blocks import iterate_blocks
 from ..data.masking import MaskingCollator
 from ..data.texts import TextArguments, load_texts
-from ..data.tokenizers import find_frame
 from .companion_files import local_folder
-from .distances import recall, similarity_correlation
+from .distances import similarity_correlation
 from .embeddings import MEAN_EMBEDDING, TextEmbedding, read_embedding
+from .retrieval import compare_retrieval
 from .windows import read, window_sizes
 
 
@@ -143,7 +144,7 @@ def compare(
         tokenizer: The tokenizer of both.
         texts: Documents.
         lengths: Tokens of a block.
-        max_blocks: Blocks of a length, at most, and documents for retrieval.
+        max_blocks: Blocks of a length, at most, and pairs or texts for retrieval.
         batch_size: Blocks of a batch, whose time is measured.
         rounds: Timings of each model, in turns; the median is reported.
         seed: Which tokens are masked.
@@ -155,9 +156,9 @@ def compare(
         percentile `embedding_cosine_p5`, and `similarity_correlation` of the similarities between blocks; with heads
         for words, `top1_agreement` and `top5_agreement` on masked tokens, the share for which the dense model's word
         is the Linformer's first, or among its first five; with heads for labels, `label_agreement`; where documents
-        are long enough, `retrieval_pairs` and each model's `…_recall_at_1` from first to second halves; each model's
-        `…_seconds` a batch, `…_tokens_per_second` and `…_peak_memory_bytes` beyond weights and input; and `speedup`,
-        the median over rounds of how many times faster the Linformer was.
+        are long enough, the numbers of `retrieval.compare_retrieval`; each model's `…_seconds` per batch,
+        `…_tokens_per_second` and `…_peak_memory_bytes` beyond weights and input; and `speedup`, the median over
+        rounds of how many times faster the Linformer was.
 
     Raises:
         ValueError: If a length is more than the Linformer reads or than the text fills, the tokenizer does not fit, or
@@ -176,6 +177,10 @@ def compare(
         check_tokenizer(tokenizer, model, model.config.model_type)
         model.eval()
     head = shared_head(*(head_of_class(type(model).__name__) for model in (dense, linformer)))
+    embedders = {
+        "dense": partial(embed, dense, batch_size=batch_size, embedding=dense_embedding),
+        "linformer": partial(embed, linformer, batch_size=batch_size, embedding=embedding),
+    }
     numbers = {}
     for length in logging.tqdm(lengths, desc="Comparing", unit="length"):
         blocks = make_blocks(tokenizer, texts, length, max_blocks).to(dense.device)
@@ -183,12 +188,7 @@ def compare(
         found |= compare_readings(dense, linformer, blocks.split(batch_size), (dense_embedding, embedding))
         if head == MASKED_LM:
             found |= compare_words(dense, linformer, mask_blocks(tokenizer, blocks, seed), batch_size)
-        halves = [half.to(dense.device) for half in make_halves(tokenizer, texts, length, max_blocks)]
-        if len(halves[0]) > 1:
-            found["retrieval_pairs"] = len(halves[0])
-            for name, model, pool in (("dense", dense, dense_embedding), ("linformer", linformer, embedding)):
-                queries, keys = (embed(model, half.split(batch_size), pool) for half in halves)
-                found[f"{name}_recall_at_1"] = recall(queries, keys)
+        found |= compare_retrieval(tokenizer, texts, length, model_length(dense), max_blocks, embedders)
         numbers[length] = found | compare_cost(dense, linformer, blocks[:batch_size], rounds)
     return numbers
 
@@ -217,19 +217,6 @@ def make_blocks(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length
             "more text, or smaller --lengths."
         )
     return torch.tensor(blocks)
-
-
-def make_halves(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int, most: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make two blocks that follow each other from each document that fills them, `(documents, length)` twice."""
-    start, end = find_frame(tokenizer)
-    room = length - 2
-    encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-    documents = [ids for ids in encoded if len(ids) >= 2 * room][:most]
-    firsts = [[start, *ids[:room], end] for ids in documents]
-    seconds = [[start, *ids[room : 2 * room], end] for ids in documents]
-    return torch.tensor(firsts), torch.tensor(seconds)
 
 
 def mask_blocks(tokenizer: PreTrainedTokenizerBase, blocks: torch.Tensor, seed: int) -> dict[str, torch.Tensor]:
@@ -286,8 +273,11 @@ def compare_words(
 
 
 @torch.no_grad()
-def embed(model: PreTrainedModel, batches: Sequence[torch.Tensor], embedding: TextEmbedding) -> torch.Tensor:
+def embed(
+    model: PreTrainedModel, blocks: torch.Tensor, batch_size: int, embedding: TextEmbedding = MEAN_EMBEDDING
+) -> torch.Tensor:
     """Return the embeddings of blocks, `(blocks, D)`."""
+    batches = blocks.to(model.device).split(batch_size)
     return torch.cat([embedding.of_reading(read(model, ids, model_length(model))) for ids in batches])
 
 
@@ -296,8 +286,8 @@ def compare_cost(
 ) -> dict[str, float]:
     """Time two models in turns on one batch, and measure their memory."""
     calls = {
-        "dense": lambda: embed(dense, [input_ids], MEAN_EMBEDDING),
-        "linformer": lambda: embed(linformer, [input_ids], MEAN_EMBEDDING),
+        "dense": lambda: embed(dense, input_ids, len(input_ids)),
+        "linformer": lambda: embed(linformer, input_ids, len(input_ids)),
     }
     memory = {name: peak_tensor_bytes(call) for name, call in calls.items()}  # also the first, slower call of each
     seconds = seconds_in_turns(calls, rounds, input_ids.device)

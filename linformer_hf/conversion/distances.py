@@ -1,6 +1,7 @@
 """How far apart two encoders are: distances of states, predictions and embeddings.
 
-Tensors in, tensors or numbers out. Letters: B batch, N tokens, M model width, E examples, P pairs, V vocabulary.
+Tensors in, tensors or numbers out. Letters: B batch, N tokens, M model width, E examples, P keys, Q queries,
+V vocabulary.
 """
 
 import math
@@ -95,7 +96,14 @@ def similarities(table: torch.Tensor) -> Iterator[torch.Tensor]:
             yield (rows @ later_rows.T).double()
 
 
-def recall(queries: torch.Tensor, keys: torch.Tensor) -> float:
-    """Return the share of queries whose nearest key by cosine is their own, of two `(P, M)` tables."""
+def recall(queries: torch.Tensor, keys: torch.Tensor, sources: torch.Tensor | None = None) -> float:
+    """Return the share of queries whose nearest key by cosine is their own.
+
+    Args:
+        queries: `(Q, M)`.
+        keys: `(P, M)`.
+        sources: The key that belongs to each query, `(Q,)`. None means that both come in the same order.
+    """
     nearest = (F.normalize(queries) @ F.normalize(keys).T).argmax(1)
-    return (nearest == torch.arange(len(queries), device=queries.device)).float().mean().item()
+    sources = torch.arange(len(queries)) if sources is None else sources
+    return (nearest == sources.to(nearest.device)).float().mean().item()

@@ -17,9 +17,9 @@ from linformer_hf.conversion.comparison import (
     compare_models,
     default_lengths,
     make_blocks,
-    make_halves,
     mask_blocks,
 )
+from linformer_hf.conversion.retrieval import make_halves
 
 
 TOKENIZER = make_tokenizer()
