@@ -70,11 +70,11 @@ def token_maps(
 
     Args:
         model: A Linformer without a head, of type `"linear"` or `"mean_pool"`.
-        maps: As from `attention_maps`, `(B, H, N, K)` a layer.
+        maps: As from `attention_maps`, `(B, H, N, K)` per layer.
         attention_mask: 1 for a real token and 0 for padding, `(B, N)`.
 
     Returns:
-        `(B, H, N, N)` a layer, to compare with the maps of a dense model. Rows need not sum to one.
+        `(B, H, N, N)` per layer, to compare with the maps of a dense model. Rows need not sum to one.
 
     Raises:
         ValueError: If the values are not compressed by a matrix.

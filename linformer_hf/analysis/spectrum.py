@@ -1,6 +1,5 @@
 """Whether low rank holds for a model and a text: the spectrum of its attention maps, and the k to take."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -12,6 +11,7 @@ from transformers.utils import logging
 from ..common.files import check_own_folder, write_json
 from ..common.loading import LoadingArguments, check_length, check_tokenizer
 from ..common.measurement import Stopwatch
+from ..common.options import check_counts
 from ..common.records import model_facts, write_results
 from ..data.blocks import iterate_blocks, iterate_lines
 from ..data.texts import TextArguments, load_texts
@@ -72,7 +72,9 @@ def analyze_spectrum(arguments: SpectrumArguments) -> dict[str, Any]:
     """
     watch = Stopwatch()
     counts = ("max_texts", "batch_size", "save_steps", "projected_length")
-    check_ranges({name: getattr(arguments, name) for name in counts}, arguments.share)
+    check_counts({name: getattr(arguments, name) for name in counts})
+    if not 0 < arguments.share <= 1:
+        raise ValueError(f"--share is {arguments.share}; it must be above 0 and at most 1.")
     folder = check_own_folder(arguments.output_dir, lambda names: STATE in names)
     model, tokenizer = load_model(arguments.model_name_or_path, **arguments.loading())
     dense = None
@@ -117,23 +119,6 @@ def analyze_spectrum(arguments: SpectrumArguments) -> dict[str, Any]:
     ]
     logger.info("\n".join(line for line in report if line))
     return spectrum
-
-
-def check_ranges(counts: Mapping[str, int | None], share: float) -> None:
-    """Check numbers before anything is loaded.
-
-    Args:
-        counts: Options that must be at least 1, by name; None where one is not given.
-        share: The share of the energy to keep.
-
-    Raises:
-        ValueError: At the first number that is out of range.
-    """
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"--{name} is {count}; it must be at least 1.")
-    if not 0 < share <= 1:
-        raise ValueError(f"--share is {share}; it must be above 0 and at most 1.")
 
 
 def load_model(name: str, **loading: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

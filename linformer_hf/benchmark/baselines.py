@@ -21,7 +21,7 @@ from ..modeling_linformer import LinformerForMaskedLM, LinformerModel
 
 DENSE = ("sdpa", "eager")
 PEERS = ("lucidrains", "tatp22", "nystromformer", "longformer", "bigbird", "fnet", "modernbert")
-HAVE_K = ("linformer", "lucidrains", "tatp22")
+PEERS_WITH_K = ("linformer", "lucidrains", "tatp22")
 WITHOUT_POOLER = {"add_pooling_layer": False}
 
 
@@ -131,7 +131,7 @@ def host_model(
 
 
 def lucidrains(config: LinformerConfig, with_head: bool) -> PeerModel:
-    """Build the Linformer of the package `linformer`: pre-norm, maps first, a matrix E and a matrix F a layer."""
+    """Build the Linformer of the package `linformer`: pre-norm, maps first, a matrix E and a matrix F per layer."""
     if config.intermediate_size != 4 * config.hidden_size:
         raise ValueError(
             f"its MLP is 4 times as wide as the model, {4 * config.hidden_size}, and cannot be "

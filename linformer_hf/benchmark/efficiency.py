@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from ..common.records import device_name, write_results
 from ..configuration_linformer import LinformerConfig
-from .baselines import DENSE, HAVE_K, PEERS, MeasuredModel
+from .baselines import DENSE, PEERS, PEERS_WITH_K, MeasuredModel
 from .cases import TASKS, Case, measure_memory, measure_seconds
 from .cells import Cells
 from .inputs import FIRST_WORD, padding_mask
@@ -273,7 +273,7 @@ def list_models(projected_lengths: list[int], dense: list[str], peers: list[str]
     models = [MeasuredModel("linformer", length) for length in projected_lengths]
     models += [MeasuredModel(f"roberta {implementation}") for implementation in dense]
     for peer in peers:
-        if peer in HAVE_K:
+        if peer in PEERS_WITH_K:
             models += [MeasuredModel(peer, length) for length in projected_lengths]
         else:
             models.append(MeasuredModel(peer))

@@ -29,8 +29,8 @@ from .secrets import HidingFilter, hide, move_tokens_to_environment
 logger = logging.getLogger(__name__)
 
 FORMER = "former"  # in the metadata of a field: spellings of its option in earlier versions, as in `--old_name`
-HOST_HELP_WIDTH = 118  # columns; help of the host that is longer is cut
-HOST_TITLE = "options of the Trainer"
+TRAINER_HELP_WIDTH = 118  # columns; help of the Trainer that is longer is cut
+TRAINER_TITLE = "options of the Trainer"
 INTERRUPTED = 130  # exit code of a program that Ctrl-C ends, as shells count it
 LOGGERS = ("linformer_hf", "transformers", "huggingface_hub", "datasets", "accelerate", "")
 
@@ -104,7 +104,7 @@ class OptionParser(HfArgumentParser):
         raise ValueError(f"{message[:1].upper()}{message[1:]}. `{self.prog} --help` lists all options.")
 
     def format_help(self) -> str:
-        """List the options, a line each: those without a default first, each class's own before the host's."""
+        """List the options, a line each: those without a default first, each class's own before the Trainer's."""
         lines = [f"usage: {self.prog} [settings.yaml] --option value ...", ""]
         lines += [self.description.strip(), ""] if self.description else []
         shown = [action for action in self._actions if action.help != SUPPRESS and not is_negation(action)]
@@ -112,14 +112,16 @@ class OptionParser(HfArgumentParser):
         groups = [("options", shown[:1])]
         for argument_class in self.dataclass_types:
             own = {field.name for field in fields(argument_class)}
-            of_host = argument_class.__module__.startswith("transformers.")
-            groups.append((HOST_TITLE if of_host else "options", [action for action in shown if action.dest in own]))
+            of_trainer = argument_class.__module__.startswith("transformers.")
+            groups.append(
+                (TRAINER_TITLE if of_trainer else "options", [action for action in shown if action.dest in own])
+            )
         merged: dict[str, list[Action]] = {}
         for title, actions in groups:
             merged.setdefault(title, []).extend(actions)
         for title, actions in merged.items():
             column = max(len(names[action.dest]) for action in actions)
-            width = HOST_HELP_WIDTH - column - 4 if title == HOST_TITLE else None
+            width = TRAINER_HELP_WIDTH - column - 4 if title == TRAINER_TITLE else None
             lines.append(f"{title}:")
             for action in sorted(actions, key=lambda action: not action.required):
                 lines.append(f"  {names[action.dest]:{column}}  {help_line(action, width)}")
@@ -128,7 +130,7 @@ class OptionParser(HfArgumentParser):
 
 
 def is_negation(action: Action) -> bool:
-    """Tell whether an option is the host's `--no_x` of an option `--x` that is on by default."""
+    """Tell whether an option is `HfArgumentParser`'s `--no_x` of an option `--x` that is on by default."""
     return action.option_strings[0].startswith("--no_") and action.dest == action.option_strings[0][5:]
 
 

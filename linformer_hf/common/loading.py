@@ -36,7 +36,7 @@ def load_whole(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load a model that somebody trained, and refuse one with weights that nobody did.
 
-    The host warns where tensors are missing, and draws them at random.
+    Transformers warns where tensors are missing, and draws them at random.
 
     Args:
         model_class: A model class of Transformers, or an Auto class.
@@ -45,7 +45,7 @@ def load_whole(
         **options: For `from_pretrained`.
 
     Returns:
-        The model, and the host's account of the loading, with `missing_keys` and `unexpected_keys`.
+        The model, and Transformers' account of the loading, with `missing_keys` and `unexpected_keys`.
 
     Raises:
         ValueError: If the file of weights is damaged, a tensor is missing or of another shape, or one holds NaN or
@@ -58,7 +58,7 @@ def load_whole(
             raise
         raise ValueError(f"The weights of {name} are damaged: {' '.join(str(error).split())[:300]}.") from error
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
-    # the host draws a pooler wherever there is none, and only heads for sequences use it
+    # Transformers draws a pooler wherever there is none, and only heads for sequences use it
     needed = {key for key in loading["missing_keys"] if f"{body}pooler." not in key}
     if may_lack_head:
         needed = {key for key in needed if key.startswith(body)}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .files import read_json, spell_non_finite, write_json
+from .files import check_own_folder, read_json, spell_non_finite, write_json
 from .secrets import hide_everywhere, hide_in_command, is_token_field
 
 
@@ -119,6 +119,21 @@ def read_results(folder: str | Path) -> dict[str, Any]:
         name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in numbers.items()
     }
     return record
+
+
+def check_record_folder(folder: str | Path, fact: str) -> Path:
+    """Return the folder that a record is written into, once more or for the first time.
+
+    Args:
+        folder: The folder.
+        fact: What the record says under `about`, and the record of no other task says.
+
+    Raises:
+        ValueError: If it holds something else.
+    """
+    return check_own_folder(
+        folder, lambda names: FILE_NAME in names and fact in (read_results(folder).get("about") or {})
+    )
 
 
 def changed_fields(arguments: Any) -> dict[str, Any]:

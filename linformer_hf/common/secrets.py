@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 HIDDEN = "<TOKEN>"
 TOKEN_FIELD = re.compile(r"(?:.*_)?(?:token|api_key|password|secret)")
-# the host masks fields that end in `_token` too; a tokenizer's special tokens are no secrets
+# Transformers masks fields that end in `_token` too; a tokenizer's special tokens are no secrets
 NO_SECRETS = re.compile(r"(?:pad|bos|eos|sep|cls|mask|unk|image|additional_special)_token")
 ENVIRONMENT = re.compile(r"(?:.*_)?(?:TOKEN|API_?KEY|ACCESS_KEY|SECRET|PASSWORD)", flags=re.IGNORECASE)
 SHAPES = re.compile(

@@ -194,7 +194,7 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     report.left_out += sorted(account["unexpected_keys"])
     if arguments.energy is not None:
         report.notes.append(f"Slots: {lengths}, for {100 * arguments.energy:g} % of the energy of each layer's maps.")
-    tokenizer = load_tokenizer(name, loading, model)
+    tokenizer = adapted_tokenizer(name, loading, model)
     with whole_or_nothing(folder):
         if source is not None:
             report.notes += carry_companions(source, folder, arguments.max_seq_length)
@@ -242,7 +242,7 @@ def load_dense(name: str, head: str | None, loading: Mapping[str, Any]) -> tuple
         loading: Further arguments of `from_pretrained`.
 
     Returns:
-        The model, and the host's account of the loading.
+        The model, and Transformers' account of the loading.
 
     Raises:
         ValueError: If it cannot be converted, or its weights are damaged or incomplete.
@@ -268,8 +268,10 @@ def class_to_load(config: PreTrainedConfig, head: str | None) -> str:
     return mapping[type(config)].__name__ if type(config) in mapping else "PreTrainedModel"
 
 
-def load_tokenizer(name: str, loading: Mapping[str, Any], model: LinformerPreTrainedModel) -> PreTrainedTokenizerBase:
-    """Load the dense encoder's tokenizer, for texts of n tokens; without token types where the model has only one.
+def adapted_tokenizer(
+    name: str, loading: Mapping[str, Any], model: LinformerPreTrainedModel
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model's parent for texts of n tokens, without token types where the model has only one.
 
     Args:
         name: On the Hub or in a folder.
@@ -280,13 +282,13 @@ def load_tokenizer(name: str, loading: Mapping[str, Any], model: LinformerPreTra
         ValueError: If there is none, or the model has no embedding for some of its tokens.
     """
     tokenizer = AutoTokenizer.from_pretrained(name, **loading)
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # the host makes an empty one where it finds none
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made where there are no files of one
         raise ValueError(f"{name} has no tokenizer; save it there with `tokenizer.save_pretrained`.")
     check_tokenizer(tokenizer, model, name)
     tokenizer.model_max_length = model.config.max_position_embeddings
     if model.config.type_vocab_size == 1:
         names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-        # the host saves the arguments that the tokenizer was made with, not its attributes
+        # Transformers saves the arguments that the tokenizer was made with, not its attributes
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
     return tokenizer
 

@@ -14,7 +14,7 @@ from ..common.measurement import Stopwatch
 from ..common.records import model_facts, write_results
 from ..modeling_linformer import LinformerPreTrainedModel
 from ..sharing.hub import save_for_hub
-from .checkpoint_conversion import carry_companions, load_tokenizer
+from .checkpoint_conversion import adapted_tokenizer, carry_companions
 from .companion_files import about_parent, local_folder
 from .projections import change_projected_length
 
@@ -72,7 +72,7 @@ def resize_checkpoint(arguments: ResizingArguments) -> LinformerPreTrainedModel:
         model.resize_position_embeddings(longest)
     if lengths is not None:
         change_projected_length(model, lengths[0] if len(lengths) == 1 else lengths)
-    tokenizer = load_tokenizer(name, arguments.loading(), model)
+    tokenizer = adapted_tokenizer(name, arguments.loading(), model)
     source = local_folder(name, arguments.model_revision, arguments.token)
     origin = about_parent(name, source)
     with whole_or_nothing(folder):

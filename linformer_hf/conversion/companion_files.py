@@ -9,19 +9,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import metadata_load, snapshot_download
+from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers.utils import logging
 
+from ..sharing.card import CARD, origin_facts
 from .embeddings import MODULES_FILE, TRANSFORMER, EmbeddingModule, read_embedding, read_modules
 
 
 logger = logging.get_logger(__name__)
 
-CARD = "README.md"
 PROMPTS_FILE = "config_sentence_transformers.json"
 LENGTH_FILE = "sentence_bert_config.json"
-CARRIED_FACTS = ("license", "license_name", "license_link", "language", "base_model")
 FETCHED = ("*.json", CARD)
 # written anew by `save_pretrained` of model and tokenizer, or of no use to another model
 REPLACED = ("config.json", "generation_config.json", CARD, ".gitattributes", ".gitignore")
@@ -61,13 +60,6 @@ def transformer_folder(folder: Path) -> Path:
     return folder / modules[0].path if modules else folder
 
 
-def card_facts(folder: Path) -> dict[str, Any]:
-    """Return what the card of a model says that holds for a converted one too: license, language and origin."""
-    card = folder / CARD
-    metadata = metadata_load(card) if card.is_file() else None
-    return {name: metadata[name] for name in CARRIED_FACTS if name in metadata} if metadata else {}
-
-
 def about_parent(name: str, folder: Path | None) -> dict[str, Any]:
     """Return what the card of a converted model says of its parent.
 
@@ -79,7 +71,7 @@ def about_parent(name: str, folder: Path | None) -> dict[str, Any]:
         `base_model`, None where it is unknown, license and language where they are known, and, of a sentence encoder,
         the `pipeline_tag`.
     """
-    facts = {"base_model": None} if folder is None else {"base_model": None, **card_facts(folder)}
+    facts = {"base_model": None} if folder is None else {"base_model": None, **origin_facts(str(folder))}
     if not Path(name).is_dir():
         facts["base_model"] = name
     if folder is not None and read_modules(folder):

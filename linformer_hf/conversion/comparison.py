@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import torch
 from torch.nn import functional as F
@@ -15,7 +14,8 @@ from transformers.utils import logging
 from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_head
 from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
 from ..common.measurement import Stopwatch, peak_tensor_bytes, seconds_in_turns
-from ..common.records import FILE_NAME, model_facts, read_results, write_results
+from ..common.options import check_counts
+from ..common.records import check_record_folder, model_facts, write_results
 from ..data.blocks import iterate_blocks
 from ..data.masking import MaskingCollator
 from ..data.texts import TextArguments, load_texts
@@ -63,8 +63,7 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     Raises:
         ValueError: If models, text, lengths and folder do not fit.
     """
-    folder = Path(arguments.output_dir)
-    refuse_other_folder(folder)
+    folder = check_record_folder(arguments.output_dir, "dense_model")
     watch = Stopwatch()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     names = arguments.dense_name_or_path, arguments.model_name_or_path
@@ -102,17 +101,6 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     about = {"dense_model": model_facts(dense), "model": model_facts(linformer)}
     write_results(folder, flat | watch.read(), (arguments,), about)
     return numbers
-
-
-def refuse_other_folder(folder: Path) -> None:
-    """Refuse to write into a folder that holds more than the record of a comparison.
-
-    Raises:
-        ValueError: With the first names in it.
-    """
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if names and not (names == [FILE_NAME] and "dense_model" in read_results(folder).get("about", {})):
-        raise ValueError(f"{folder} holds {', '.join(names[:3])}, not a comparison; name a new --output_dir.")
 
 
 def read_documents(arguments: ComparisonArguments) -> list[str]:
@@ -164,9 +152,7 @@ def compare(
         ValueError: If a length is more than the Linformer reads or than the text fills, the tokenizer does not fit, or
             a number is no count.
     """
-    for name, number in (("max_blocks", max_blocks), ("batch_size", batch_size), ("rounds", rounds)):
-        if number < 1:
-            raise ValueError(f"--{name} is {number}; it must be at least 1.")
+    check_counts({"max_blocks": max_blocks, "batch_size": batch_size, "rounds": rounds})
     longest = model_length(linformer)
     for length in lengths:
         if not SMALLEST_LENGTH <= length <= longest:

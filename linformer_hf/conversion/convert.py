@@ -61,7 +61,7 @@ def convert_model(
     Args:
         dense: A BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT or ELECTRA.
         max_position_embeddings: n in tokens; None takes the dense model's longest input.
-        projected_length: k, for all layers or one a layer.
+        projected_length: k, for all layers or one per layer.
         projection_sharing: As in `LinformerConfig`.
         projection_type: As in `LinformerConfig`.
         projection_start: As in `projections.start_matrix`.

@@ -94,7 +94,7 @@ def change_projected_length(model: LinformerPreTrainedModel, projected_length: i
 
     Args:
         model: A Linformer with any head, or none; changed in place.
-        projected_length: The new k, for all layers or one a layer.
+        projected_length: The new k, for all layers or one per layer.
 
     Raises:
         ValueError: If k does not fit the model; the message names it. Nothing is changed then.

@@ -166,7 +166,7 @@ def recorded(modules: Sequence[nn.Module]) -> Iterator[list[torch.Tensor]]:
 
 
 def attention_modules(model: PreTrainedModel) -> list[nn.Module]:
-    """List the modules, one a layer, whose output is an attention's before the residual sum.
+    """List the modules, one per layer, whose output is an attention's before the residual sum.
 
     Raises:
         ValueError: If the model's layers are not built like BERT's.

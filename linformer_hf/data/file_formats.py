@@ -227,7 +227,7 @@ def check_rows(rows: Any, file: str, separators: str) -> Iterator[list[str]]:
         yield fields
 
 
-def read_json(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_json_rows(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Read rows from a JSON file: an object in each line, or one list of objects.
 
     Numbers keep their spelling, as `Number`.

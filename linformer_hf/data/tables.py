@@ -7,7 +7,8 @@ from typing import Any
 
 from transformers.utils import logging
 
-from .file_formats import TABLE_FORMATS, Number, common_format, expand_files, read_csv, read_json, read_parquet
+from ..common.options import check_counts
+from .file_formats import TABLE_FORMATS, Number, common_format, expand_files, read_csv, read_json_rows, read_parquet
 
 
 try:
@@ -186,10 +187,8 @@ def check_options(arguments: TableArguments, purposes: Sequence[str], has_defaul
         raise ValueError(
             f"--validation_share is {arguments.validation_share}, which has no effect beside --validation_file."
         )
-    for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} is {value}; it must be at least 1.")
+    counts = ("max_train_samples", "max_eval_samples", "max_predict_samples")
+    check_counts({name: getattr(arguments, name) for name in counts})
     needs = {
         "validation_share": ("train", "validation"),
         "max_train_samples": ("train",),
@@ -287,7 +286,7 @@ def read_json_table(file: str, layout: Layout) -> Dataset:
     Raises:
         ValueError: If it is damaged, or a text or a label is something else.
     """
-    rows = list(read_json(file))
+    rows = list(read_json_rows(file))
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     labels = {*layout.labels, *(alias for alias, name in layout.aliases.items() if name in layout.labels)}
     texts = {*layout.sources, *(alias for alias, name in layout.aliases.items() if name in layout.sources)}

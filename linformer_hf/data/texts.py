@@ -9,6 +9,7 @@ from itertools import chain, islice
 
 from transformers.utils import logging
 
+from ..common.options import check_counts, refuse_unused
 from .file_formats import (
     TEXT_FORMATS,
     Number,
@@ -17,7 +18,7 @@ from .file_formats import (
     is_number,
     open_text,
     read_csv,
-    read_json,
+    read_json_rows,
     refuse_damaged_parquet,
     suffix_of,
 )
@@ -191,14 +192,9 @@ def check_options(arguments: TextArguments, files: Mapping[str, Sequence[str]], 
         **unused_by_streaming(arguments.streaming),
     }
     for name, reason in unused.items():
-        value = getattr(arguments, name)
-        if value is not None and value is not False:
-            shown = " ".join(map(str, value)) if isinstance(value, list) else value
-            raise ValueError(f"--{name} is {shown}, which has no effect {reason}.")
-    for name in ("shuffle_buffer_size", "preprocessing_num_workers", "max_train_samples", "max_eval_samples"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} is {value}; it must be at least 1.")
+        refuse_unused({name: getattr(arguments, name)}, reason)
+    counts = ("shuffle_buffer_size", "preprocessing_num_workers", "max_train_samples", "max_eval_samples")
+    check_counts({name: getattr(arguments, name) for name in counts})
     if arguments.validation_share is not None and not 0 < arguments.validation_share < 1:
         raise ValueError(f"--validation_share is {arguments.validation_share}; it must lie between 0 and 1.")
     if arguments.sample_by not in (None, *SAMPLE_BY):
@@ -304,7 +300,7 @@ def read_documents(file: str, column: str | None, sample_by: str) -> Iterator[st
     if file_format == "txt":
         yield from split_text(file, sample_by)
     elif file_format == "json":
-        for place, row in read_json(file):
+        for place, row in read_json_rows(file):
             text = row.get(column)
             if text is not None and (not isinstance(text, str) or isinstance(text, Number)):
                 raise ValueError(f"{place}: the column {column!r} holds no text: {str(text)[:40]}.")
@@ -367,7 +363,7 @@ def find_text_column(file: str, column: str | None) -> str:
         types = {name: schema.field(name).type for name in schema.names}
         strings = [name for name, kind in types.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
     elif file_format == "json":
-        rows = [row for _, row in islice(read_json(file), LOOKED_AT)]
+        rows = [row for _, row in islice(read_json_rows(file), LOOKED_AT)]
         found = [name for row in rows for name, value in row.items() if type(value) is str]
         strings = list(dict.fromkeys(found))
     else:

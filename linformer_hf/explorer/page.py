@@ -135,7 +135,8 @@ def serve_page(
         ValueError: If a listed checkpoint does not load.
     """
     page = build_page(model_names, is_public=is_public or not is_local(host, share))
-    logger.info(f"The page is at http://{host or 'localhost'}:{port or 7860}; Ctrl+C ends it.")
+    if port is not None:
+        logger.info(f"The page is at http://{host or 'localhost'}:{port}; Ctrl+C ends it.")
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     page.launch(
         server_name=host,
@@ -146,7 +147,7 @@ def serve_page(
         footer_links=[],
         run_history=False,
         ssr_mode=False,
-        quiet=True,
+        quiet=port is not None,  # where it looks for a free port, Gradio alone knows which it found
         max_file_size="1mb",
         **options,
     )

@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from ..common.heads import MASKED_LM, NO_HEAD, Head, head_of_checkpoint, head_of_class, shared_head
 from ..common.loading import LoadingArguments, check_length, load_whole
+from ..common.options import check_share, refuse_unused
 from ..conversion.companion_files import about_parent, carry_over, local_folder
 from ..conversion.embeddings import MEAN_EMBEDDING, read_embedding, read_modules
 from ..conversion.windows import attention_modules
@@ -36,7 +37,7 @@ from .distillation_trainer import (
 )
 from .documents import make_examples
 from .optimizers import choose_optimizer
-from .options import check_best_metric, check_share, early_stopping, refuse_unused
+from .options import check_best_metric, early_stopping
 from .pretraining_trainer import NewMasks
 from .run import (
     Run,
@@ -134,7 +135,7 @@ def distill(
         )
         if arguments.attention_weight:
             attention_modules(teacher)  # an unknown family is found before the work begins
-        check_sharding(training, student, is_taught_whole=head is not NO_HEAD)
+        check_head_sharding(training, student, is_taught_whole=head is not NO_HEAD)
         masks = head is MASKED_LM
         if not masks:
             reason = "because student and teacher have no heads for masked words to be taught"
@@ -316,7 +317,7 @@ def make_collator(
     return DataCollatorWithPadding(tokenizer) if line_by_line else default_data_collator
 
 
-def check_sharding(training: TrainingArguments, student: PreTrainedModel, is_taught_whole: bool) -> None:
+def check_head_sharding(training: TrainingArguments, student: PreTrainedModel, is_taught_whole: bool) -> None:
     """Check that the student can be saved as it will be trained.
 
     Raises:

@@ -47,8 +47,3 @@ def make_examples(
         except ValueError as error:
             raise ValueError(f"{'Training' if split == 'train' else 'Held-out'} text: {error}") from error
     return examples.get("train"), examples.get("validation")
-
-
-def num_rows(table: object) -> int | None:
-    """Return the number of rows, or None of a stream."""
-    return len(table) if hasattr(table, "__len__") else None

@@ -15,6 +15,7 @@ from transformers import (
 from transformers.utils import logging
 
 from ..common.loading import LoadingArguments, check_length, declare_loss_scaling, model_length
+from ..common.options import refuse_unused
 from ..data.glue import HUB_NAME, get_task
 from ..data.labels import SINGLE_LABEL, Labels, encode_tables, labels_of
 from ..data.tables import TableArguments, load_tables, share_rows
@@ -22,7 +23,7 @@ from ..data.tokenizers import load_tokenizer
 from ..sharing.card import origin_facts
 from .metrics import LOWER_IS_BETTER, TaskMetrics
 from .optimizers import choose_optimizer
-from .options import check_best_metric, early_stopping, refuse_unused
+from .options import check_best_metric, early_stopping
 from .predictions import measure, predict, report
 from .rows import asked_purposes, cut_texts, layout_of, make_collator, report_rows
 from .run import (

@@ -15,9 +15,9 @@ from transformers import (
 )
 
 from ..common.loading import model_length
+from ..common.options import refuse_unused
 from ..configuration_linformer import LinformerConfig
 from ..modeling_linformer import mimetic_query_key, sinusoidal_positions
-from .options import refuse_unused
 
 
 LENGTH = 512
@@ -39,7 +39,7 @@ def new_config(
         tokenizer: Its size and its special tokens are the model's.
         model_type: The family. None means a Linformer.
         max_seq_length: n in tokens. None means 512.
-        projected_length: k of a Linformer: one number, or one a layer. None means the default.
+        projected_length: k of a Linformer: one number, or one per layer. None means the default.
         projection: Other options of a Linformer, by the names of their fields; None where one was not given.
         config_overrides: Further fields, as in `hidden_size=128,num_hidden_layers=4`; they win over defaults.
 

@@ -1,39 +1,13 @@
-"""Options that contradict each other or would have no effect, found before the work begins."""
+"""Options of the Trainer that need each other, checked before the work begins."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from transformers import EarlyStoppingCallback, TrainingArguments
 
+from ..common.options import refuse_unused
+
 
 MEASURED_BY_THE_TRAINER = {"loss", "runtime", "samples_per_second", "steps_per_second"}
-
-
-def refuse_unused(options: Mapping[str, Any], reason: str) -> None:
-    """Refuse options that were given though they have no effect.
-
-    Args:
-        options: Their values by name; None, False and an empty list mean that an option was not given.
-        reason: Why they have none; it names the other option, as in "without --do_train".
-
-    Raises:
-        ValueError: At the first one that was given.
-    """
-    for name, value in options.items():
-        if value is None or value is False or value == []:
-            continue
-        shown = " ".join(map(str, value)) if isinstance(value, list) else value
-        raise ValueError(f"--{name} is {shown}, which has no effect {reason}. Leave it out.")
-
-
-def check_share(name: str, share: float | None) -> None:
-    """Check an option that is a share of something.
-
-    Raises:
-        ValueError: If it does not lie between 0 and 1.
-    """
-    if share is not None and not 0 <= share <= 1:
-        raise ValueError(f"--{name} is {share}; it must lie between 0 and 1.")
 
 
 def check_best_metric(

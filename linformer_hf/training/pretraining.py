@@ -16,16 +16,17 @@ from transformers import (
 from transformers.utils import logging
 
 from ..common.loading import LoadingArguments, check_length, declare_loss_scaling
+from ..common.options import check_share, refuse_unused
 from ..configuration_linformer import LinformerConfig
 from ..data.blocks import read_once
 from ..data.masking import MaskingCollator, mask_once, unigram_perplexity
 from ..data.texts import TextArguments, Texts, load_texts
 from ..data.tokenizers import load_tokenizer, train_tokenizer
 from ..sharing.card import origin_facts
-from .documents import make_examples, num_rows
+from .documents import make_examples
 from .new_model import LENGTH, initialize_like_linformer, new_config
 from .optimizers import choose_optimizer
-from .options import check_best_metric, check_share, early_stopping, refuse_unused
+from .options import check_best_metric, early_stopping
 from .pretraining_trainer import PretrainingTrainer
 from .progress import perplexity
 from .run import (
@@ -278,7 +279,9 @@ def check_short_length(short_seq_length: int | None, num_tokens: int) -> None:
 def learn_tokenizer(texts: Texts, vocab_size: int, max_length: int) -> PreTrainedTokenizerBase:
     """Train a tokenizer on the text."""
     logger.info(f"Training a tokenizer of {vocab_size} tokens.")
-    rows = texts["train"].take(TOKENIZER_ROWS) if num_rows(texts["train"]) is None else texts["train"]
+    rows = texts["train"]
+    if not hasattr(rows, "__len__"):  # a stream, whose end may be far
+        rows = rows.take(TOKENIZER_ROWS)
     return train_tokenizer((row["text"] for row in rows), vocab_size, max_length)
 
 

@@ -1,4 +1,4 @@
-"""What a run logs on its way: the curves of its losses, and a line a minute for a reader."""
+"""What a run logs on its way: the curves of its losses, and a line per minute for a reader."""
 
 import math
 import time

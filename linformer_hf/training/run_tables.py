@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ..common.figures import plot_curves
 from ..common.markdown import markdown_table
-from ..common.records import FILE_NAME, read_results, write_results
+from ..common.records import check_record_folder, read_results, write_results
 from .progress import HELD_OUT, loss_curves
 
 
@@ -66,10 +66,7 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
     records = dict(zip(names, map(read_results, arguments.runs)))
     found = gather(records, arguments.numbers, arguments.over_seeds)
 
-    folder = Path(arguments.output_dir)
-    held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if held and not (FILE_NAME in held and "runs" in read_results(folder)["about"]):
-        raise ValueError(f"{folder} holds {min(held)}, and no table of runs; name a new --output_dir.")
+    folder = check_record_folder(arguments.output_dir, "runs")
     folder.mkdir(parents=True, exist_ok=True)
     states = read_states(arguments.runs)
     pictures = []

@@ -44,7 +44,7 @@ def teach(
         held_out_share: This share.
         max_seq_length: Length of a block in tokens; None means the model's n.
         max_steps: Steps of training.
-        batch_size: Blocks a step.
+        batch_size: Blocks per step.
         learning_rate: Of the layers; that of the projections is 3e-4.
         use_muon: Train the matrices of the layers with Muon instead of AdamW.
         seed: Of all random numbers.

@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from linformer_hf.conversion import companion_files
-from linformer_hf.conversion.companion_files import about_parent, card_facts, left_behind, local_folder
+from linformer_hf.conversion.companion_files import about_parent, left_behind, local_folder
 from linformer_hf.conversion.embeddings import read_modules
 
 
@@ -50,8 +50,10 @@ def test_a_model_on_the_hub_is_its_own_origin_and_a_folder_names_one(tmp_path):
     assert about_parent("you/encoder", tmp_path) == {"license": "mit", "base_model": "you/encoder"}
     assert about_parent(str(tmp_path), tmp_path) == {"license": "mit", "base_model": "someone/bert"}
     assert about_parent("you/encoder", None) == {"base_model": "you/encoder"}
-    (tmp_path / "README.md").write_text("# A card without metadata\n")
-    assert card_facts(tmp_path) == {}
+    for card in ("# A card without metadata\n", "---\nlicense: [\n---\n# A card with damaged metadata\n"):
+        (tmp_path / "README.md").write_text(card)
+        assert about_parent(str(tmp_path), tmp_path) == {"base_model": None}
+        assert about_parent("you/encoder", tmp_path) == {"base_model": "you/encoder"}
 
 
 def test_files_that_a_converted_model_lacks_are_named(tmp_path):
