@@ -244,14 +244,23 @@ def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch
     return scores[:, None, None] if weight.dim() == 2 else scores[:, :, None]
 
 
-def count_used_slots(scores: torch.Tensor) -> int:
-    """Count the slots up to the last one that has tokens in any text, at least one; the others need no computing.
+def used_slots(scores: torch.Tensor) -> slice:
+    """Return the slots up to the last one that has tokens in any text, at least one; the others need no computing.
+
+    Only on CPUs, because on other devices reading the number would wait for all queued work.
 
     Args:
-        scores: From `log_shares`, `(B, 1, 1, K)`.
+        scores: From `log_shares`, `(B, 1, 1, K)` or `(B, H, 1, K)`.
     """
+    if not scores.is_cpu or is_tracing(scores):
+        return slice(None)
     is_used = (scores > EMPTY_SLOT).flatten(0, 2).any(0)
-    return int(is_used.nonzero().max()) + 1 if is_used.any() else 1
+    return slice(int(is_used.nonzero().max()) + 1 if is_used.any() else 1)
+
+
+def is_zero(scores: torch.Tensor) -> bool:
+    """Tell whether nothing need be added to attention scores, which is faster; only on CPUs, as in `used_slots`."""
+    return scores.is_cpu and not is_tracing(scores) and not scores.any()
 
 
 def empty_window_scores(lengths: torch.Tensor, num_tokens: int, window: int) -> torch.Tensor:
@@ -399,6 +408,7 @@ class LinformerAttention(nn.Module):
         lengths: torch.Tensor | None = None,
         shared_weight: torch.Tensor | None = None,
         shared_scores: torch.Tensor | None = None,
+        keeps_slots: bool = True,
         packing: Packing | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -410,6 +420,7 @@ class LinformerAttention(nn.Module):
             lengths: Real tokens of each text, `(B, 1)`. None if there is no padding.
             shared_weight: The projection of all layers, with layerwise sharing.
             shared_scores: `log_shares` of that projection, or None to add nothing.
+            keeps_slots: Whether slots after the last one with tokens are computed, as in attention maps of k columns.
             packing: Where the T tokens of `hidden_states` belong in the batch, `(B, N)`, that `positions` and
                 `lengths` describe. None if `hidden_states` is the batch itself.
 
@@ -419,8 +430,14 @@ class LinformerAttention(nn.Module):
         """
         query_states = self.split_heads(unpack(self.query(hidden_states), packing))
         key_weight, value_weight = self.projection_weights(shared_weight)
-        # with fewer than K tokens it is cheaper to map first; an exported graph has one order for all lengths
+        scores = self.slot_scores(query_states.shape[2], key_weight, lengths, shared_scores)
         is_matrix = self.config.projection_type == "linear"
+        if is_matrix and shared_weight is None and scores is not None and not keeps_slots:
+            used, is_same = used_slots(scores), value_weight is key_weight
+            scores, key_weight = scores[..., used], key_weight[..., used, :]
+            value_weight = key_weight if is_same else value_weight[..., used, :]
+        mask = None if scores is None or is_zero(scores) else scores.to(query_states)
+        # with fewer than K tokens it is cheaper to map first; an exported graph has one order for all lengths
         is_short = is_matrix and not torch.compiler.is_exporting() and query_states.shape[2] < key_weight.shape[-2]
         if self.config.projection_sharing == "none" or is_short:
             key_states = self.map_then_compress(self.key, hidden_states, key_weight, positions, packing)
@@ -434,7 +451,6 @@ class LinformerAttention(nn.Module):
             value_states = self.split_heads(self.value(value_rows))
 
         # fused kernels do not return attention maps
-        mask = self.slot_mask(query_states, key_weight, lengths, shared_scores)
         implementation = "eager" if kwargs.get("output_attentions") else self.choose_implementation(query_states, mask)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         attention_output, attention_weights = attention_interface(
@@ -496,20 +512,17 @@ class LinformerAttention(nn.Module):
             return self.compress(self.split_heads(states), weight, positions) + self.split_heads(bias[None, None])
         return self.split_heads(self.compress(states, weight, positions) + bias)
 
-    def slot_mask(
-        self, query_states: torch.Tensor, key_weight: Weight, lengths: Lengths, shared_scores: torch.Tensor | None
+    def slot_scores(
+        self, num_tokens: int, key_weight: Weight, lengths: Lengths, shared_scores: torch.Tensor | None
     ) -> torch.Tensor | None:
         """Return what is added to the attention scores of the slots, `(B, 1 or H, 1, K)`, or None for nothing."""
-        num_tokens = query_states.shape[2]
         if self.config.projection_type != "linear":
-            scores = None if lengths is None else empty_window_scores(lengths, num_tokens, self.window)
-        elif self.config.projection_sharing == "layerwise":
-            scores = None if shared_scores is None else shared_scores[..., : self.projected_length]
-        elif lengths is not None or may_be_short(num_tokens, key_weight.shape[-1]):
-            scores = log_shares(key_weight, num_tokens, lengths)
-        else:
-            scores = None
-        return None if scores is None else scores.to(query_states)
+            return None if lengths is None else empty_window_scores(lengths, num_tokens, self.window)
+        if self.config.projection_sharing == "layerwise":
+            return None if shared_scores is None else shared_scores[..., : self.projected_length]
+        if lengths is None and not may_be_short(num_tokens, key_weight.shape[-1]):
+            return None
+        return log_shares(key_weight, num_tokens, lengths)
 
     def choose_implementation(self, query_states: torch.Tensor, mask: torch.Tensor | None) -> str:
         """Name the attention implementation for a call: the configured one, or SDPA if that one cannot compute it."""
@@ -887,6 +900,7 @@ class LinformerModel(LinformerPreTrainedModel):
                 lengths=lengths,
                 shared_weight=shared_weight,
                 shared_scores=shared_scores,
+                keeps_slots=returns_layers,
                 packing=text_packing,
                 **kwargs,
             )
@@ -907,11 +921,8 @@ class LinformerModel(LinformerPreTrainedModel):
         if lengths is None and not may_be_short(num_tokens, weight.shape[-1]):
             return weight, None
         scores = log_shares(weight, num_tokens, lengths)
-        # only on CPUs, because on other devices reading the count would wait for all queued work
-        if scores.is_cpu and not is_tracing(scores) and not keeps_slots:
-            num_slots = count_used_slots(scores)
-            weight, scores = weight[:num_slots], scores[..., :num_slots]
-        return weight, scores
+        used = slice(None) if keeps_slots else used_slots(scores)
+        return weight[used], scores[..., used]
 
     def _returns_layers(self, arguments: dict) -> bool:
         """Tell whether a call returns the hidden states or attention maps of the layers."""

@@ -36,6 +36,7 @@ from .distillation_trainer import (
     speedups,
 )
 from .documents import make_examples
+from .leading_zeros import KeepLeadingZeros
 from .optimizers import choose_optimizer
 from .options import check_best_metric, early_stopping
 from .pretraining_trainer import NewMasks
@@ -78,6 +79,13 @@ class DistillationArguments(TextArguments, LoadingArguments, TeachingArguments, 
         metadata={
             "help": "Cut each batch of blocks to a length drawn from n, n/2, n/4, ...: cheaper, and short texts are "
             "learned too."
+        },
+    )
+    keep_leading_zeros: bool = field(
+        default=True,
+        metadata={
+            "help": "A slot reads no token before the first one that it reads at the start, so that short texts need "
+            "fewer slots."
         },
     )
     mlm_probability: float | None = field(
@@ -163,14 +171,17 @@ def distill(
     lengths = () if arguments.line_by_line else (num_tokens, *(n for n in MEASURED_LENGTHS if n < num_tokens))
     collator = make_collator(tokenizer, arguments.line_by_line, share if masks else None, training.seed)
     check_best_metric(training, reported_names(student, lengths), lower_is_better(student))
+    taught = student.base_model if head is NO_HEAD else student
+    callbacks += [NewMasks(collator)] if masks else []
+    callbacks += [KeepLeadingZeros(taught)] if arguments.keep_leading_zeros else []
     trainer = DistillationTrainer(
-        model=student.base_model if head is NO_HEAD else student,
+        model=taught,
         args=training,
         train_dataset=train,
         eval_dataset=held_out,
         processing_class=tokenizer,
         data_collator=collator,
-        callbacks=[*callbacks, NewMasks(collator)] if masks else callbacks,
+        callbacks=callbacks,
         compute_metrics=Measurement(lengths or None),
         optimizer_cls_and_kwargs=optimizer,
         teacher=teacher,

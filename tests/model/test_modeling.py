@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-from conftest import KINDS, assert_close, for_kinds, random_ids, tiny_config, tiny_model
+from conftest import KINDS, SHARINGS, assert_close, for_kinds, random_ids, random_like, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as host_logging
@@ -318,17 +318,53 @@ def test_a_mask_on_another_device_moves_to_the_device_of_the_states(pooling):
     assert mask_padding(states, torch.ones(2, 19)).device.type == "meta"
 
 
-def test_slots_after_the_last_one_with_tokens_are_not_computed(monkeypatch):
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_slots_after_the_last_one_with_tokens_are_not_computed(sharing, monkeypatch):
     shapes = []
 
     def attend(module, query, key, value, attention_mask, **kwargs):
-        shapes.append((key.shape[2], value.shape[2], attention_mask.shape[-1]))
+        columns = key.shape[2] if attention_mask is None else attention_mask.shape[-1]
+        shapes.append((key.shape[2], value.shape[2], columns))
         return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", attend)
-    model = LinformerModel(tiny_config(projection_init="folded", projected_length=[8, 4])).eval()
+    fields = {"projection_init": "folded", "projected_length": [8, 4], "projection_sharing": sharing}
+    model = LinformerModel(tiny_config(**fields)).eval()
     ids, mask = random_ids(2, 6), (torch.arange(6) < torch.tensor([[3], [2]])).long()
     model(ids[:, :5])
     model(ids, mask)
     model(ids[:, :1], torch.zeros(2, 1))
     assert shapes == [(5, 5, 5), (4, 4, 4), (3, 3, 3), (3, 3, 3), (1, 1, 1), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_slots_that_are_not_computed_change_neither_outputs_nor_gradients(sharing):
+    fields = {"projection_init": "folded", "projected_length": 8, "projection_sharing": sharing}
+    model = LinformerModel(tiny_config(**fields)).double().eval()
+    ids, mask = random_ids(2, 6), (torch.arange(6) < torch.tensor([[5], [2]])).long()
+    found = []
+    for options in ({}, {"output_hidden_states": True}):
+        for inputs in ((ids[:, :5],), (ids, mask)):
+            model.zero_grad()
+            states = model(*inputs, **options).last_hidden_state
+            if len(inputs) > 1:
+                states = states * mask[..., None]
+            (states * random_like(states)).sum().backward()
+            found.append((states.detach(), {name: weight.grad.clone() for name, weight in model.named_parameters()}))
+    for cut, kept in zip(found[:2], found[2:]):
+        assert_close(cut[0], kept[0])
+        for name, gradient in cut[1].items():
+            assert_close(gradient, kept[1][name])
+
+
+def test_nothing_is_added_to_scores_where_every_token_of_a_short_text_has_a_slot(monkeypatch):
+    masks = []
+
+    def attend(module, query, key, value, attention_mask, **kwargs):
+        masks.append(attention_mask)
+        return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", attend)
+    model = LinformerModel(tiny_config(projected_length=32, projection_sharing="key_value")).eval()
+    model(random_ids(2, 6))
+    assert masks == [None, None]

@@ -152,6 +152,18 @@ def test_batches_are_cut_to_the_length_of_their_step(corpus, pair, tmp_path, mon
     assert len(set(shapes)) == (2 if vary_length else 1)
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_slot_reads_no_token_before_its_first_one_unless_it_may(corpus, pair, tmp_path, keeps):
+    distill(arguments(corpus, pair, keep_leading_zeros=keeps), training(tmp_path / "run", do_eval=False))
+    before, after = (
+        load_file(Path(folder) / "model.safetensors")["projection.weight"] for folder in (pair[0], tmp_path / "run")
+    )
+    is_leading = (before == 0).cumprod(-1).bool()
+    assert is_leading.sum() > 50
+    assert bool((after[is_leading] == 0).all()) == keeps
+    assert (after[~is_leading] != before[~is_leading]).all()
+
+
 def test_labels_are_taught_on_documents_of_their_own_length(corpus, tmp_path):
     dense = make_dense(BertForSequenceClassification, TOKENIZER, num_labels=3)
     student = make_linformer(dense, max_position_embeddings=64)

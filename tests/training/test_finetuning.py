@@ -59,6 +59,17 @@ def test_a_run_learns_more_than_the_most_frequent_label(run):
     assert metrics["accuracy"] == metrics["macro_f1"] == 1.0
 
 
+def test_a_slot_reads_no_token_before_its_first_one(models, run):
+    before, after = (
+        next(weight for name, weight in load_file(folder / "model.safetensors").items() if "projection" in name)
+        for folder in (models / "linformer", run[0] / "out")
+    )
+    is_leading = (before == 0).cumprod(-1).bool()
+    assert is_leading.sum() > 50
+    assert not after[is_leading].any()
+    assert (after != before).sum() > 5
+
+
 def test_what_was_saved_labels_texts_by_name(run):
     folder, _ = run
     model, tokenizer = (

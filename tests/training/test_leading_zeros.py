@@ -1,0 +1,76 @@
+"""What a slot does not read at the start of a training it does not read at the end."""
+
+import pytest
+import torch
+from conftest import SHARINGS, random_ids, random_like, tiny_config, tiny_model
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from linformer_hf import LinformerModel
+from linformer_hf.conversion.projections import start_projections
+from linformer_hf.training.leading_zeros import KeepLeadingZeros, laid_out_as
+
+
+def projections(model):
+    return {name: weight for name, weight in model.named_parameters() if name.endswith("projection.weight")}
+
+
+def train(model, steps=3):
+    """Take steps of AdamW with weight decay, as the Trainer does."""
+    keep = KeepLeadingZeros(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+    for step in range(steps):
+        states = model(random_ids(2, 32, seed=step)).last_hidden_state
+        (states * random_like(states)).sum().backward()
+        keep.on_pre_optimizer_step(None, None, None, model=model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("start", ["leading", "graded", "window"])
+def test_zeros_before_the_first_weight_of_a_row_stay_and_all_else_learns(start, sharing):
+    model = tiny_model(projection_sharing=sharing)
+    start_projections(model, start)
+    before = {name: weight.detach().clone() for name, weight in projections(model).items()}
+    train(model)
+    for name, weight in projections(model).items():
+        for old, new in zip(before[name].flatten(0, -2), weight.flatten(0, -2)):
+            first = int(old.nonzero()[0])
+            assert not new[:first].any()
+            assert (new[first:] != old[first:]).all()
+
+
+def test_a_short_text_needs_the_slots_of_its_tokens_after_training():
+    model = tiny_model(projection_sharing="key_value")
+    start_projections(model, "graded")  # 4 tokens in slots of their own, and 7 in each of 4 windows
+    train(model)
+    for length, slots in ((3, 3), (4, 4), (5, 5), (12, 6), (32, 8)):
+        assert [int(weight[:, :length].any(1).sum()) for weight in projections(model).values()] == [slots, slots]
+
+
+def test_rows_of_zeros_and_convolutions_learn_everywhere():
+    model = tiny_model(projection_sharing="key_value")
+    weight = model.layers[0].attention.projection.weight
+    weight.data[5] = 0
+    weight.data[5, 3] = 1e-3
+    weight.data[6] = 0
+    train(model, steps=1)
+    assert weight[5].nonzero().min() == 3
+    assert weight[6].all()
+    conv = LinformerModel(tiny_config(projection_type="conv", projection_sharing="key_value"))
+    assert (conv.layers[0].attention.projection.weight == 0).any()
+    train(conv, steps=1)
+    assert conv.layers[0].attention.projection.weight.all()
+
+
+def test_a_mask_is_laid_out_in_shards_as_the_gradient_is(tmp_path):
+    mask = torch.arange(48).reshape(8, 6) % 5 > 0
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        gradient = distribute_tensor(torch.ones(8, 6), init_device_mesh("cpu", (1,)), [Shard(0)])
+        gradient.mul_(laid_out_as(mask, gradient))
+        assert torch.equal(gradient.full_tensor(), mask.float())
+    finally:
+        torch.distributed.destroy_process_group()
+    assert laid_out_as(mask, torch.ones(8, 6)) is mask
