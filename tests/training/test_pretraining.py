@@ -9,7 +9,9 @@ from pretraining_tasks import OF_A_TRAINED_MODEL, arguments, training, write_cor
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerState, pipeline
 
+from linformer_hf import LinformerForMaskedLM
 from linformer_hf.common.loading import model_length
+from linformer_hf.conversion.projections import start_projections
 from linformer_hf.training.pretraining import pretrain, report
 from linformer_hf.training.progress import loss_curves
 
@@ -85,6 +87,21 @@ def test_a_run_goes_on_from_a_checkpoint_of_another(run, corpus, tmp_path):
         training(tmp_path / "more"),
     )
     assert further["initial_perplexity"] == pytest.approx(metrics["perplexity"], rel=1e-5)
+
+
+def test_a_slot_of_a_model_that_goes_on_reads_no_token_before_its_first_one(run, corpus, tmp_path):
+    folder, _ = run
+    model = LinformerForMaskedLM.from_pretrained(folder)
+    start_projections(model, "window")
+    model.save_pretrained(tmp_path / "start")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "start")
+    options = {**OF_A_TRAINED_MODEL, "model_name_or_path": str(tmp_path / "start"), "line_by_line": True}
+    pretrain(arguments(corpus, **options), training(tmp_path / "more", max_steps=3))
+    before = model.linformer.projection.weight
+    after = LinformerForMaskedLM.from_pretrained(tmp_path / "more").linformer.projection.weight
+    is_leading = (before == 0).cumprod(-1).bool()
+    assert is_leading.sum() > 50 and not after[is_leading].any()
+    assert (after != before).any()
 
 
 OF_A_MODEL = {**OF_A_TRAINED_MODEL, "model_name_or_path": "somewhere"}
