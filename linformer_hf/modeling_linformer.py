@@ -247,7 +247,8 @@ def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch
 def used_slots(scores: torch.Tensor) -> slice:
     """Return the slots up to the last one that has tokens in any text, at least one; the others need no computing.
 
-    Only on CPUs, because on other devices reading the number would wait for all queued work.
+    These are all slots where the scores cannot be read: while a graph is recorded, inside `torch.vmap`, as fake
+    tensors, and on other devices than the CPU, where reading would wait for all queued work.
 
     Args:
         scores: From `log_shares`, `(B, 1, 1, K)` or `(B, H, 1, K)`.
@@ -255,12 +256,18 @@ def used_slots(scores: torch.Tensor) -> slice:
     if not scores.is_cpu or is_tracing(scores):
         return slice(None)
     is_used = (scores > EMPTY_SLOT).flatten(0, 2).any(0)
-    return slice(int(is_used.nonzero().max()) + 1 if is_used.any() else 1)
+    try:
+        return slice(max(1, int((is_used * torch.arange(1, len(is_used) + 1)).max())))
+    except RuntimeError:
+        return slice(None)
 
 
 def is_zero(scores: torch.Tensor) -> bool:
-    """Tell whether nothing need be added to attention scores, which is faster; only on CPUs, as in `used_slots`."""
-    return scores.is_cpu and not is_tracing(scores) and not scores.any()
+    """Tell whether nothing need be added to attention scores, which is faster; False where they cannot be read."""
+    try:
+        return scores.is_cpu and not is_tracing(scores) and not scores.any()
+    except RuntimeError:
+        return False
 
 
 def empty_window_scores(lengths: torch.Tensor, num_tokens: int, window: int) -> torch.Tensor:

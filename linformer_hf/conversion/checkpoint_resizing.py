@@ -1,6 +1,5 @@
 """Give a saved Linformer another n, k, or both, in a new folder, and keep what it has learned."""
 
-import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +12,9 @@ from ..common.loading import LoadingArguments, load_whole
 from ..common.measurement import Stopwatch
 from ..common.records import model_facts, write_results
 from ..modeling_linformer import LinformerPreTrainedModel
+from ..sharing.card import origin_facts
 from ..sharing.hub import save_for_hub
-from .checkpoint_conversion import adapted_tokenizer, carry_companions
+from .checkpoint_conversion import adapted_tokenizer, carry_companions, next_command
 from .companion_files import about_parent, local_folder
 from .projections import change_projected_length
 
@@ -29,7 +29,11 @@ class ResizingArguments(LoadingArguments):
     model_name_or_path: str = field(metadata={"help": "The Linformer, a folder or on the Hub."})
     output_dir: str = field(metadata={"help": "The folder of the Linformer with the new size; new or empty."})
     max_seq_length: int | None = field(
-        default=None, metadata={"help": "The new n, the longest input in tokens. By default it stays."}
+        default=None,
+        metadata={
+            "help": "The new n, the longest input in tokens. By default it stays. With pooling or convolution the "
+            "window stays, and k changes with n."
+        },
     )
     projected_length: list[int] | None = field(
         default=None,
@@ -43,9 +47,8 @@ class ResizingArguments(LoadingArguments):
 def resize_checkpoint(arguments: ResizingArguments) -> LinformerPreTrainedModel:
     """Change n and k of a saved Linformer, and save it in a folder that loads as its parent does.
 
-    n is changed first, by `resize_position_embeddings`, then k, by `change_projected_length`. With a larger n and the
-    same or a larger k, texts that fitted before give nearly the same output as before, and the same if all new slots
-    read new tokens.
+    By `resize_position_embeddings` and `change_projected_length`. With linear projections, a larger n and as many new
+    slots as there are new tokens or fewer, texts that fitted before give the same output as before.
 
     Args:
         arguments: What is changed, and where to.
@@ -54,8 +57,8 @@ def resize_checkpoint(arguments: ResizingArguments) -> LinformerPreTrainedModel:
         The model, in evaluation mode.
 
     Raises:
-        ValueError: If the model is no Linformer or is damaged, nothing is to be changed, the numbers do not fit, or
-            the output folder is not empty. Nothing is written then.
+        ValueError: If the model is no Linformer, is damaged or holds tensors that its class lacks, nothing is to be
+            changed, the numbers do not fit, or the output folder is not empty. Nothing is written then.
     """
     watch = Stopwatch()
     name, folder = arguments.model_name_or_path, check_new_folder(arguments.output_dir)
@@ -66,15 +69,16 @@ def resize_checkpoint(arguments: ResizingArguments) -> LinformerPreTrainedModel:
     if config.model_type != "linformer":
         raise ValueError(f"{name} is a {config.model_type}, not a Linformer; make one with `linformer convert` first.")
     head = head_of_checkpoint(config.architectures)
-    model, _ = load_whole(head.auto_class, name, **arguments.loading())
+    model, account = load_whole(head.auto_class, name, **arguments.loading())
+    if account["unexpected_keys"]:
+        raise ValueError(
+            f"{name} holds {min(account['unexpected_keys'])}, which {type(model).__name__} lacks; name the class that "
+            "it was saved from in `architectures` of its config.json."
+        )
     before = model.config.max_position_embeddings
-    if longest is not None:
-        model.resize_position_embeddings(longest)
-    if lengths is not None:
-        change_projected_length(model, lengths[0] if len(lengths) == 1 else lengths)
+    resize_model(model, longest, lengths)
     tokenizer = adapted_tokenizer(name, arguments.loading(), model)
     source = local_folder(name, arguments.model_revision, arguments.token)
-    origin = about_parent(name, source)
     with whole_or_nothing(folder):
         if source is not None:
             for note in carry_companions(source, folder, longest):
@@ -82,17 +86,43 @@ def resize_checkpoint(arguments: ResizingArguments) -> LinformerPreTrainedModel:
         about = {
             "pipeline_tag": head.pipeline_tag,
             "dataset": f"none, the weights are those of {Path(name).name}",
-            **origin,
+            **about_parent(name, source),
             "model": model_facts(model),
         }
         write_results(folder, watch.read(), (arguments,), about)
         save_for_hub(model, tokenizer, folder)
-    now = model.config
-    logger.info(f"Saved in {folder}: n = {now.max_position_embeddings}, k = {now.projected_length}.")
-    if now.max_position_embeddings > before:
-        teacher = origin["base_model"] or "DENSE_ENCODER"
-        words = ["linformer", "distill", "--do_train", "--do_eval", "--model_name_or_path", str(folder)]
-        words += ["--teacher_name_or_path", teacher, "--output_dir", f"{folder}-taught"]
+    longest = model.config.max_position_embeddings
+    logger.info(f"Saved in {folder}: n = {longest}, k = {model.config.projected_length}.")
+    if longest > before:
         logger.info(f"Texts of more than {before} tokens are new to it; teach it, or train it on such texts:")
-        logger.info(shlex.join(words))
+        logger.info(next_command(dense_parent(source), folder))
     return model
+
+
+def resize_model(model: LinformerPreTrainedModel, longest: int | None, lengths: list[int] | None) -> None:
+    """Change n, k or both of a model in place; None leaves one as it is.
+
+    Raises:
+        ValueError: If the numbers do not fit.
+    """
+    before = model.config.max_position_embeddings
+    changes = []
+    if longest is not None:
+        changes.append(lambda: model.resize_position_embeddings(longest))
+    if lengths is not None:
+        changes.append(lambda: change_projected_length(model, lengths[0] if len(lengths) == 1 else lengths))
+    if longest is not None and longest < before:
+        changes.reverse()  # n must not be less than k in between
+    for change in changes:
+        change()
+    if lengths is None and longest is not None and longest > before and model.config.projection_type == "linear":
+        logger.warning(
+            f"No slot reads the tokens after the first {before} before the model is trained on longer texts. With "
+            "--projected_length it gets new slots, which read them."
+        )
+
+
+def dense_parent(source: Path | None) -> str:
+    """Return the dense encoder that a Linformer comes from by its card, or a word in its place."""
+    parent = None if source is None else origin_facts(str(source)).get("base_model")
+    return parent if isinstance(parent, str) else "DENSE_ENCODER"

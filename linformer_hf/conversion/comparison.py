@@ -29,7 +29,7 @@ from .windows import read, window_sizes
 logger = logging.get_logger(__name__)
 
 SMALLEST_LENGTH = 8
-SHORT_LENGTHS = (16, 64, 128, 256, 512)
+LENGTHS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 FEWEST_BLOCKS = 3  # two have a single similarity, of which there is no correlation
 MASKED_SHARE = 0.15
 
@@ -46,7 +46,7 @@ class ComparisonArguments(TextArguments, LoadingArguments):
     output_dir: str = field(metadata={"help": "A new folder for results.json."})
     lengths: list[int] | None = field(
         default=None,
-        metadata={"help": "Lengths to compare at, in tokens. By default 16, 64, 128, 256, 512 up to n, and n."},
+        metadata={"help": "Lengths to compare at, in tokens. By default 16, 64, 128, 256, 512, 1024, ... up to n."},
     )
     max_blocks: int = field(default=64, metadata={"help": "Compare on at most this many blocks of each length."})
     batch_size: int = field(default=8, metadata={"help": "Blocks of a batch, whose time is measured."})
@@ -167,6 +167,7 @@ def compare(
         "dense": partial(embed, dense, batch_size=batch_size, embedding=dense_embedding),
         "linformer": partial(embed, linformer, batch_size=batch_size, embedding=embedding),
     }
+    documents = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     numbers = {}
     for length in logging.tqdm(lengths, desc="Comparing", unit="length"):
         blocks = make_blocks(tokenizer, texts, length, max_blocks).to(dense.device)
@@ -174,14 +175,14 @@ def compare(
         found |= compare_readings(dense, linformer, blocks.split(batch_size), (dense_embedding, embedding))
         if head == MASKED_LM:
             found |= compare_words(dense, linformer, mask_blocks(tokenizer, blocks, seed), batch_size)
-        found |= compare_retrieval(tokenizer, texts, length, model_length(dense), max_blocks, embedders)
+        found |= compare_retrieval(tokenizer, documents, length, model_length(dense), max_blocks, embedders)
         numbers[length] = found | compare_cost(dense, linformer, blocks[:batch_size], rounds)
     return numbers
 
 
 def default_lengths(longest: int) -> list[int]:
-    """Return the lengths to compare at where none are named: short ones, and the longest input of the Linformer."""
-    return [*(length for length in SHORT_LENGTHS if length < longest), longest]
+    """Return the lengths to compare at where none are named, up to the longest input of the Linformer."""
+    return [*(length for length in LENGTHS if length < longest), longest]
 
 
 def embedding_of(name: str, revision: str, token: str | None, device: torch.device | str) -> TextEmbedding:

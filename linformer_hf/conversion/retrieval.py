@@ -1,10 +1,12 @@
-"""Retrieval from plain documents: second halves found by first halves, long texts by passages from their end."""
+"""Retrieval from plain documents: second halves by first halves, long texts by passages that few models read."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..data.tokenizers import find_frame
 from .distances import recall
@@ -16,10 +18,13 @@ except ImportError as error:
     raise ImportError("Retrieval needs scikit-learn: pip install linformer_hf[train]") from error
 
 
+logger = logging.get_logger(__name__)
+
 PASSAGE_LENGTH = 64  # tokens
 PASSAGES_PER_TEXT = 4
 WORD = r"\w+|[^\w\s]"  # also single letters and signs, or a text of those alone would have no words
 
+Documents = Sequence[Sequence[int]]  # token ids without a frame
 Embed = Callable[[torch.Tensor], torch.Tensor]  # from blocks of token ids, `(blocks, length)`, to `(blocks, D)`
 
 
@@ -31,11 +36,14 @@ class Passages(NamedTuple):
     sources: torch.Tensor
 
 
-def cut_pieces(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], size: int, most: int) -> torch.Tensor:
-    """Cut each document into as many pieces as it fills, at most `most` of all, as token ids, `(pieces, size)`."""
-    pieces = []
-    for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]:
-        pieces += [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
+def cut_pieces(documents: Documents, size: int, most: int) -> torch.Tensor:
+    """Cut documents into pieces, the first piece of each, then the second of each and so on, `(pieces, size)`."""
+    pieces: list[Sequence[int]] = []
+    for start in count(0, size):
+        found = [ids[start : start + size] for ids in documents if len(ids) >= start + size]
+        pieces += found
+        if not found or len(pieces) >= most:
+            break
     return torch.tensor(pieces[:most], dtype=torch.long).reshape(-1, size)
 
 
@@ -46,21 +54,21 @@ def framed(tokenizer: PreTrainedTokenizerBase, pieces: torch.Tensor) -> torch.Te
 
 
 def make_halves(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int, most: int
+    tokenizer: PreTrainedTokenizerBase, documents: Documents, length: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Make pairs of blocks that follow each other in a document, `(pairs, length)` twice."""
-    firsts, seconds = cut_pieces(tokenizer, texts, 2 * (length - 2), most).chunk(2, dim=1)
+    firsts, seconds = cut_pieces(documents, 2 * (length - 2), most).chunk(2, dim=1)
     return framed(tokenizer, firsts), framed(tokenizer, seconds)
 
 
 def make_passages(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length: int, longest: int, most: int
+    tokenizer: PreTrainedTokenizerBase, documents: Documents, length: int, longest: int, most: int
 ) -> Passages | None:
     """Make blocks, and short blocks from their tokens that a model which reads `longest` tokens does not read.
 
     Args:
         tokenizer: The tokenizer.
-        texts: Documents.
+        documents: Texts to cut.
         length: Tokens of a block.
         longest: What the model reads, in tokens.
         most: Blocks, at most.
@@ -70,18 +78,18 @@ def make_passages(
     """
     room = PASSAGE_LENGTH - 2
     last = length - 2 - room
-    pieces = cut_pieces(tokenizer, texts, length - 2, most)
+    pieces = cut_pieces(documents, length - 2, most)
     if last < longest or len(pieces) < 2:
         return None
-    starts = torch.linspace(longest, last, PASSAGES_PER_TEXT).long().tolist()
+    starts = torch.linspace(longest, last, PASSAGES_PER_TEXT).long().unique().tolist()
     passages = torch.stack([pieces[:, start : start + room] for start in starts], 1).flatten(0, 1)
-    sources = torch.arange(len(pieces)).repeat_interleave(PASSAGES_PER_TEXT)
+    sources = torch.arange(len(pieces)).repeat_interleave(len(starts))
     return Passages(framed(tokenizer, pieces), framed(tokenizer, passages), sources)
 
 
 def compare_retrieval(
     tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
+    documents: Documents,
     length: int,
     longest: int,
     most: int,
@@ -91,7 +99,7 @@ def compare_retrieval(
 
     Args:
         tokenizer: The tokenizer of all models.
-        texts: Documents.
+        documents: Texts to cut.
         length: Tokens of a block.
         longest: What the dense model reads, in tokens.
         most: Blocks, at most.
@@ -103,12 +111,17 @@ def compare_retrieval(
         the dense model that reads the beginning of a text alone, `dense_cut`, and of `tfidf`.
     """
     found = {}
-    firsts, seconds = make_halves(tokenizer, texts, length, most)
+    firsts, seconds = make_halves(tokenizer, documents, length, most)
     if len(firsts) > 1:
         found["retrieval_pairs"] = len(firsts)
         for name, embed in models.items():
             found[f"{name}_recall_at_1"] = recall(embed(firsts), embed(seconds))
-    made = make_passages(tokenizer, texts, length, longest, most)
+    made = make_passages(tokenizer, documents, length, longest, most)
+    if made is None and length > longest:
+        logger.info(
+            f"No search by passages at {length} tokens: it takes two documents that fill them, and {PASSAGE_LENGTH} "
+            f"tokens beyond the {longest} that the dense model reads."
+        )
     if made is not None:
         found |= {"passages": len(made.passages), "passage_texts": len(made.texts)}
         cut = torch.cat([made.texts[:, : longest - 1], made.texts[:, -1:]], 1)

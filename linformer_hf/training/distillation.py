@@ -36,7 +36,7 @@ from .distillation_trainer import (
     speedups,
 )
 from .documents import make_examples
-from .leading_zeros import KeepLeadingZeros
+from .leading_zeros import keep_leading_zeros
 from .optimizers import choose_optimizer
 from .options import check_best_metric, early_stopping
 from .pretraining_trainer import NewMasks
@@ -79,13 +79,6 @@ class DistillationArguments(TextArguments, LoadingArguments, TeachingArguments, 
         metadata={
             "help": "Cut each batch of blocks to a length drawn from n, n/2, n/4, ...: cheaper, and short texts are "
             "learned too."
-        },
-    )
-    keep_leading_zeros: bool = field(
-        default=True,
-        metadata={
-            "help": "A slot reads no token before the first one that it reads at the start, so that short texts need "
-            "fewer slots."
         },
     )
     mlm_probability: float | None = field(
@@ -173,7 +166,8 @@ def distill(
     check_best_metric(training, reported_names(student, lengths), lower_is_better(student))
     taught = student.base_model if head is NO_HEAD else student
     callbacks += [NewMasks(collator)] if masks else []
-    callbacks += [KeepLeadingZeros(taught)] if arguments.keep_leading_zeros else []
+    if arguments.keep_leading_zeros:
+        keep_leading_zeros(taught)
     trainer = DistillationTrainer(
         model=taught,
         args=training,

@@ -21,7 +21,7 @@ from ..data.labels import SINGLE_LABEL, Labels, encode_tables, labels_of
 from ..data.tables import TableArguments, load_tables, share_rows
 from ..data.tokenizers import load_tokenizer
 from ..sharing.card import origin_facts
-from .leading_zeros import KeepLeadingZeros
+from .leading_zeros import keep_leading_zeros
 from .metrics import LOWER_IS_BETTER, TaskMetrics
 from .optimizers import choose_optimizer
 from .options import check_best_metric, early_stopping
@@ -131,6 +131,8 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
             split: cut_texts(table, layout.texts, tokenizer, num_tokens, split) for split, table in tables.items()
         }
 
+    if arguments.keep_leading_zeros:
+        keep_leading_zeros(model)
     trainer = Trainer(
         model=model,
         args=training,
@@ -140,7 +142,7 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         data_collator=make_collator(tokenizer, num_tokens, model_length(model)),
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
-        callbacks=[*callbacks, KeepLeadingZeros(model)],
+        callbacks=callbacks,
         optimizer_cls_and_kwargs=optimizer,
     )
     if training.do_train:

@@ -1,44 +1,44 @@
 """Training that keeps what a projection does not read, so that short texts stay cheap.
 
-A row of E has zeros before the first token that its slot reads. A text that ends before that token needs no such slot
-(`modeling_linformer.used_slots`), but an optimizer fills zeros with small numbers, and then every text needs all k.
+A row of E has zeros before the first token that its slot reads. A text that ends before that token needs no such
+slot, and on a CPU it is not computed (`modeling_linformer.used_slots`). An optimizer would fill the zeros with small
+numbers, and then every text would need all k slots.
 """
 
-from typing import Any
-
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel, TrainerCallback
+from torch import nn
+from transformers import PreTrainedModel
 
 
-class KeepLeadingZeros(TrainerCallback):
-    """Keeps the zeros before the first weight in each row of a Linformer's projections.
+def keep_leading_zeros(model: PreTrainedModel) -> None:
+    """Give the zeros before the first weight in each row of a Linformer's projections no gradient from now on.
+
+    Without a gradient, weight decay and the state of an optimizer leave zeros as they are. Rows of zeros alone, and
+    all weights of other models, learn as before. Wrappers that put other parameters in the place of the model's, as
+    FSDP does, lose the effect.
 
     Args:
-        model: What is trained, as it is at the start. Rows of zeros alone, and projections of other models, are left
-            to the training.
+        model: What will be trained, as it is at the start.
     """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.masks = {}
-        if getattr(model.config, "projection_type", None) != "linear":
-            return
-        for name, weight in model.named_parameters():
-            if name.endswith("projection.weight"):
-                is_kept = (weight == 0).cumprod(-1).bool()  # the zeros before the first other number
-                is_kept &= ~is_kept[..., -1:]
-                self.masks[name] = ~is_kept.detach().cpu()
-
-    def on_pre_optimizer_step(self, *arguments: Any, model: PreTrainedModel, **options: Any) -> None:
-        """Remove the gradients of the zeros; with those, weight decay and the optimizer's state leave them zero."""
-        for name, weight in model.named_parameters():
-            if name in self.masks and weight.grad is not None:
-                weight.grad.mul_(laid_out_as(self.masks[name], weight.grad))
+    if getattr(model.config, "projection_type", None) != "linear":
+        return
+    for name, weight in model.named_parameters():
+        if name.endswith("projection.weight"):
+            mask_gradient(weight, ~leading_zeros(weight.detach()))
 
 
-def laid_out_as(mask: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a mask on the device of a gradient, in shards if the gradient is."""
-    mask = mask.to(gradient.device)
-    if isinstance(gradient, DTensor):
-        return distribute_tensor(mask, gradient.device_mesh, gradient.placements)
-    return mask
+def leading_zeros(weight: torch.Tensor) -> torch.Tensor:
+    """Tell which weights are zeros before the first other number of their row; none in a row of zeros alone."""
+    is_leading = (weight == 0).cumprod(-1).bool()
+    return is_leading & ~is_leading[..., -1:]
+
+
+def mask_gradient(weight: nn.Parameter, mask: torch.Tensor) -> None:
+    """Multiply every gradient of a weight by a mask, before the gradients of a step are clipped."""
+
+    def multiply(gradient: torch.Tensor) -> torch.Tensor:
+        nonlocal mask
+        mask = mask.to(gradient.device)  # the Trainer moves the model after this call
+        return gradient * mask
+
+    weight.register_hook(multiply)

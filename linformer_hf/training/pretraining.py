@@ -24,7 +24,7 @@ from ..data.texts import TextArguments, Texts, load_texts
 from ..data.tokenizers import load_tokenizer, train_tokenizer
 from ..sharing.card import origin_facts
 from .documents import make_examples
-from .leading_zeros import KeepLeadingZeros
+from .leading_zeros import keep_leading_zeros
 from .new_model import LENGTH, initialize_like_linformer, new_config
 from .optimizers import choose_optimizer
 from .options import check_best_metric, early_stopping
@@ -190,8 +190,8 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
     # within the training, because an evaluation before it would keep a model of several processes from being wrapped
     training.eval_on_start = training.do_train and training.do_eval
     training.include_num_input_tokens_seen = "non_padding"
-    if arguments.model_name_or_path is not None:
-        callbacks.append(KeepLeadingZeros(model))
+    if model_name is not None and arguments.keep_leading_zeros:
+        keep_leading_zeros(model)
     trainer = PretrainingTrainer(
         model=model,
         args=training,

@@ -50,6 +50,13 @@ class RunArguments(OptimizerArguments):
             "evaluations; needs --eval_strategy."
         },
     )
+    keep_leading_zeros: bool = field(
+        default=True,
+        metadata={
+            "help": "Where a Linformer is trained further, each of its slots reads no token before the first one that "
+            "it reads before the training, so that on a CPU short texts need fewer slots."
+        },
+    )
 
 
 @dataclass(frozen=True)

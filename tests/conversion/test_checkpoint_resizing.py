@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from dense_models import dense_model
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import linformer_hf
-from linformer_hf.conversion.checkpoint_resizing import ResizingArguments, resize_checkpoint
+from linformer_hf.conversion.checkpoint_resizing import ResizingArguments, dense_parent, resize_checkpoint
 from linformer_hf.data.tokenizers import train_tokenizer
 from linformer_hf.sharing.hub import save_for_hub
 
@@ -51,6 +52,34 @@ def test_a_longer_model_with_more_slots_reads_shorter_texts_as_before(saved, tmp
     assert again.config.max_position_embeddings == 32
 
 
+def test_n_and_k_become_smaller_together(saved, tmp_path):
+    model = resize(saved, tmp_path / "small", max_seq_length=6, projected_length=[4])
+    assert (model.config.max_position_embeddings, model.config.projected_length) == (6, 4)
+    assert model(random_ids(1, 6)).logits.shape == (1, 6, 261)
+
+
+def test_new_tokens_without_new_slots_are_warned_of(saved, tmp_path, caplog):
+    model = resize(saved, tmp_path / "long", max_seq_length=64)
+    assert "No slot reads the tokens after the first 32" in caplog.text and "--projected_length" in caplog.text
+    ids = random_ids(1, 64)
+    changed = torch.cat([ids[:, :32], ids[:, :32]], 1)
+    assert_close(model(changed).logits[:, :32], model(ids).logits[:, :32])
+
+
+def test_windows_stay_and_their_number_grows_with_n(tmp_path, caplog):
+    model = tiny_model(linformer_hf.LinformerForMaskedLM, torch.float32, projection_type="mean_pool", vocab_size=261)
+    save_for_hub(model, TOKENIZER, tmp_path / "saved")
+    longer = resize(tmp_path / "saved", tmp_path / "long", max_seq_length=64)
+    assert longer.config.projected_length == 16
+    assert "No slot reads" not in caplog.text
+
+
+@pytest.mark.parametrize("card", ["# No metadata\n", "---\nbase_model: [a/b, c/d]\n---\n# Two parents\n"])
+def test_without_one_known_parent_a_word_stands_for_the_teacher(card, tmp_path):
+    (tmp_path / "README.md").write_text(card)
+    assert dense_parent(tmp_path) == dense_parent(None) == "DENSE_ENCODER"
+
+
 def test_slots_alone_change_and_other_heads_stay(tmp_path, caplog):
     head = linformer_hf.LinformerForSequenceClassification
     model = tiny_model(head, torch.float32, projection_sharing="key_value", vocab_size=261, num_labels=3)
@@ -74,6 +103,11 @@ def test_what_will_not_do_is_refused_and_nothing_is_written(tmp_path):
         resize(tmp_path / "saved", out, max_seq_length=64, projected_length=[99])
     with pytest.raises(ValueError, match="saved is not empty"):
         resize(tmp_path / "saved", tmp_path / "saved", max_seq_length=64)
+    headless = shutil.copytree(tmp_path / "saved", tmp_path / "headless")
+    config = json.loads((headless / "config.json").read_text())
+    (headless / "config.json").write_text(json.dumps({**config, "architectures": None}))
+    with pytest.raises(ValueError, match=r"headless holds lm_head\..*, which LinformerModel lacks; name the class"):
+        resize(headless, out, max_seq_length=64)
     dense_model("Roberta", "ForMaskedLM").save_pretrained(tmp_path / "dense")
     with pytest.raises(ValueError, match="is a roberta, not a Linformer"):
         resize(tmp_path / "dense", out, max_seq_length=64)

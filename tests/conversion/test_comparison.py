@@ -109,7 +109,8 @@ def test_masked_words_are_compared_as_loops_do(word_models):
 def test_second_halves_are_searched_by_first_halves(word_models):
     dense, linformer = word_models
     found = compare(dense, linformer, TOKENIZER, DOCUMENTS, lengths=[32], **QUICK)[32]
-    halves = make_halves(TOKENIZER, DOCUMENTS, 32, 12)
+    documents = TOKENIZER(DOCUMENTS, add_special_tokens=False)["input_ids"]
+    halves = make_halves(TOKENIZER, documents, 32, 12)
     whole = TOKENIZER(DOCUMENTS[0], add_special_tokens=False)["input_ids"]
     assert halves[0][0, 1:-1].tolist() + halves[1][0, 1:-1].tolist() == whole[:60]
     for name, model in (("dense", dense), ("linformer", linformer)):
@@ -198,7 +199,7 @@ def test_a_comparison_leaves_its_record_and_may_be_repeated(folders, word_models
 def test_without_lengths_short_ones_and_the_longest_are_compared(folders, tmp_path):
     assert list(compare_models(arguments(folders, tmp_path / "out", lengths=None))) == [16, 32]
     assert default_lengths(512) == [16, 64, 128, 256, 512]
-    assert default_lengths(2048) == [16, 64, 128, 256, 512, 2048]
+    assert default_lengths(2500) == [16, 64, 128, 256, 512, 1024, 2048, 2500]
 
 
 def test_a_model_with_another_head_is_compared_by_its_states(folders, word_models, tmp_path):

@@ -14,6 +14,7 @@ from linformer_hf.conversion.retrieval import PASSAGE_LENGTH, compare_retrieval,
 
 TOKENIZER = make_tokenizer()
 LONG = [" ".join(DOCUMENTS[start : start + 8]) for start in range(0, len(DOCUMENTS), 8)]
+IDS = TOKENIZER(LONG, add_special_tokens=False, verbose=False)["input_ids"]
 START, END = TOKENIZER.cls_token_id, TOKENIZER.sep_token_id
 
 
@@ -24,24 +25,22 @@ def content(block):
     return ids[1:-1]
 
 
-def tokens(text):
-    return TOKENIZER(text, add_special_tokens=False, verbose=False)["input_ids"]
-
-
-def test_a_document_gives_as_many_pairs_of_halves_as_it_fills():
-    firsts, seconds = make_halves(TOKENIZER, LONG, 22, 999)
+def test_pairs_of_halves_are_taken_from_all_documents_in_turn():
+    firsts, seconds = make_halves(TOKENIZER, [*IDS, IDS[0][:50]], 22, 999)
     expected = []
-    for text in LONG:
-        ids = tokens(text)
-        expected += [(ids[at : at + 20], ids[at + 20 : at + 40]) for at in range(0, len(ids) - 39, 40)]
+    for start in range(0, max(map(len, IDS)), 40):
+        for ids in [*IDS, IDS[0][:50]]:
+            if len(ids) >= start + 40:
+                expected.append((ids[start : start + 20], ids[start + 20 : start + 40]))
     assert [(content(first), content(second)) for first, second in zip(firsts, seconds)] == expected
     assert len(expected) > 3 * len(LONG)
-    assert len(make_halves(TOKENIZER, LONG, 22, 5)[0]) == 5
-    assert make_halves(TOKENIZER, ["A cat."], 22, 5)[0].shape == (0, 22)
+    few = make_halves(TOKENIZER, IDS, 22, 5)[0]
+    assert [content(row) for row in few] == [ids[:20] for ids in IDS[:5]]
+    assert make_halves(TOKENIZER, [[7] * 39], 22, 5)[0].shape == (0, 22)
 
 
 def test_passages_stand_in_their_text_behind_what_the_dense_model_reads():
-    made = make_passages(TOKENIZER, LONG, 130, 32, 6)
+    made = make_passages(TOKENIZER, IDS, 130, 32, 6)
     assert made.texts.shape == (6, 130) and made.passages.shape == (24, PASSAGE_LENGTH)
     for passage, source in zip(made.passages, made.sources):
         whole, part = content(made.texts[source]), content(passage)
@@ -53,7 +52,13 @@ def test_passages_stand_in_their_text_behind_what_the_dense_model_reads():
 
 @pytest.mark.parametrize(("length", "most"), [(95, 9), (32, 9), (130, 1)])
 def test_without_room_or_texts_there_are_no_passages(length, most):
-    assert make_passages(TOKENIZER, LONG, length, 32, most) is None
+    assert make_passages(TOKENIZER, IDS, length, 32, most) is None
+
+
+def test_a_passage_is_not_taken_twice_where_there_is_room_for_few():
+    made = make_passages(TOKENIZER, IDS, 32 + PASSAGE_LENGTH, 32, 6)
+    assert made.sources.tolist() == [0, 1, 2, 3, 4, 5]
+    assert [content(row) for row in made.passages] == [content(row)[32:] for row in made.texts]
 
 
 def test_passages_are_searched_as_loops_do():
@@ -62,10 +67,8 @@ def test_passages_are_searched_as_loops_do():
     def embed(blocks):
         return table[blocks].mean(1)
 
-    found = compare_retrieval(
-        TOKENIZER, LONG, 130, 32, 6, {"dense": embed, "linformer": lambda ids: embed(ids[:, :9])}
-    )
-    made = make_passages(TOKENIZER, LONG, 130, 32, 6)
+    found = compare_retrieval(TOKENIZER, IDS, 130, 32, 6, {"dense": embed, "linformer": lambda ids: embed(ids[:, :9])})
+    made = make_passages(TOKENIZER, IDS, 130, 32, 6)
     assert (found["passages"], found["passage_texts"]) == (24, 6)
     cut = [[START, *content(text)[:30], END] for text in made.texts]
     searched = {

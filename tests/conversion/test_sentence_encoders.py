@@ -1,6 +1,7 @@
 """A converted sentence encoder is loaded and embeds as its parent does, by Sentence Transformers itself."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from transformers import BertModel
 
 import linformer_hf
 from linformer_hf.conversion.checkpoint_conversion import convert_pretrained
+from linformer_hf.conversion.checkpoint_resizing import ResizingArguments, resize_checkpoint
 from linformer_hf.conversion.embeddings import POOLINGS, TextEmbedding, read_embedding
 
 
@@ -144,6 +146,30 @@ def test_the_card_names_license_language_and_origin(tmp_path):
     assert about["pipeline_tag"] == "sentence-similarity"
     assert "apache-2.0" in (tmp_path / "linear" / "README.md").read_text()
     assert "Left behind: data_config.json." in report.notes
+
+
+def test_a_longer_sentence_encoder_embeds_short_texts_as_before_and_its_teacher_is_named(tmp_path, caplog):
+    parent = save_sentence_encoder(tmp_path, "max")
+    (parent / "README.md").write_text("---\nlicense: mit\nbase_model: someone/bert\n---\n# A model\n")
+    convert_pretrained(str(parent), tmp_path / "linear", projected_length=8, projection_sharing="key_value")
+    with caplog.at_level(logging.INFO):
+        resize_checkpoint(
+            ResizingArguments(
+                model_name_or_path=str(tmp_path / "linear"),
+                output_dir=str(tmp_path / "long"),
+                max_seq_length=64,
+                projected_length=[16],
+            )
+        )
+    command = next(line for line in caplog.messages if line.startswith("linformer distill"))
+    assert "--teacher_name_or_path someone/bert" in command and f"--model_name_or_path {tmp_path}/long " in command
+    before, _ = embeddings(tmp_path / "linear", TEXTS[:6])
+    after, model = embeddings(tmp_path / "long", TEXTS[:6])
+    assert model.max_seq_length == 64
+    assert_same_embeddings(after, before)
+    about = json.loads((tmp_path / "long" / "results.json").read_text())["about"]
+    assert (about["license"], about["base_model"]) == ("mit", "someone/bert")
+    assert about["pipeline_tag"] == "sentence-similarity"
 
 
 def test_a_converted_sentence_encoder_loads_without_the_package(tmp_path):

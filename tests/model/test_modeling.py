@@ -5,6 +5,7 @@ import logging
 import pytest
 import torch
 from conftest import KINDS, SHARINGS, assert_close, for_kinds, random_ids, random_like, tiny_config, tiny_model
+from torch._subclasses import FakeTensorMode
 from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as host_logging
@@ -355,6 +356,22 @@ def test_slots_that_are_not_computed_change_neither_outputs_nor_gradients(sharin
         assert_close(cut[0], kept[0])
         for name, gradient in cut[1].items():
             assert_close(gradient, kept[1][name])
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_where_no_number_can_be_read_all_slots_are_computed(sharing):
+    fields = {"projection_init": "folded", "projection_sharing": sharing}
+    models = [LinformerModel(tiny_config(**fields)).double().eval() for _ in range(2)]
+    ids = random_ids(2, 6)
+
+    def compute(weights, buffers):
+        return torch.func.functional_call(models[0], (weights, buffers), (ids,)).last_hidden_state
+
+    found = torch.vmap(compute)(*torch.func.stack_module_state(models))
+    for own, model in zip(found, models):
+        assert_close(own, model(ids).last_hidden_state)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert models[0](torch.ones(2, 6, dtype=torch.long)).last_hidden_state.shape == (2, 6, 16)
 
 
 def test_nothing_is_added_to_scores_where_every_token_of_a_short_text_has_a_slot(monkeypatch):
