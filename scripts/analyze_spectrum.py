@@ -7,7 +7,7 @@ The quickstart's Linformer on the manual that every Python carries:
 Your own text, up to a thousand blocks of it, and a k for the share of the energy that you name:
 
     python scripts/analyze_spectrum.py --model_name_or_path runs/quickstart --output_dir runs/spectrum \
-        --train_file corpus.txt --max_texts 1000 --share 0.9
+        --train_file corpus.txt --max_texts 1000 --energy 0.9
 """
 
 from linformer_hf.analysis.spectrum import SpectrumArguments, analyze_spectrum

@@ -51,7 +51,7 @@ class SpectrumArguments(TextArguments, LoadingArguments):
     projected_length: int | None = field(
         default=None, metadata={"help": "The k of figure and table. By default a quarter of the length."}
     )
-    share: float = field(default=0.95, metadata={"help": "Share of the energy that the recommended k keeps."})
+    energy: float = field(default=0.95, metadata={"help": "Share of the energy that the recommended k keeps."})
     save_steps: int = field(default=10, metadata={"help": "Number of batches from one save to the next."})
 
 
@@ -73,8 +73,8 @@ def analyze_spectrum(arguments: SpectrumArguments) -> dict[str, Any]:
     watch = Stopwatch()
     counts = ("max_texts", "batch_size", "save_steps", "projected_length")
     check_counts({name: getattr(arguments, name) for name in counts})
-    if not 0 < arguments.share <= 1:
-        raise ValueError(f"--share is {arguments.share}; it must be above 0 and at most 1.")
+    if not 0 < arguments.energy <= 1:
+        raise ValueError(f"--energy is {arguments.energy}; it must be above 0 and at most 1.")
     folder = check_own_folder(arguments.output_dir, lambda names: STATE in names)
     model, tokenizer = load_model(arguments.model_name_or_path, **arguments.loading())
     dense = None
@@ -105,7 +105,7 @@ def analyze_spectrum(arguments: SpectrumArguments) -> dict[str, Any]:
         "num_texts": len(texts),
         "longest_text": len(texts[0]),
         "rank": rank,
-        **summarize({name: total / len(texts) for name, total in sums.items()}, rank, arguments.share),
+        **summarize({name: total / len(texts) for name, total in sums.items()}, rank, arguments.energy),
         "meanings": MEANINGS,
     }
     write_json(folder / FILE_NAME, spectrum)
@@ -113,7 +113,7 @@ def analyze_spectrum(arguments: SpectrumArguments) -> dict[str, Any]:
     write_results(folder, record_numbers(spectrum) | watch.read(), (arguments,), {"model": model_facts(model)})
     report = [
         table(spectrum),
-        recommendation(arguments.share, spectrum["longest_text"], spectrum["projected_length"]),
+        recommendation(arguments.energy, spectrum["longest_text"], spectrum["projected_length"]),
         compare_halves("0.95", spectrum["ranks"]["0.95"]),
         f"The figure and all numbers are in {folder}.",
     ]

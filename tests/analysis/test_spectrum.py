@@ -128,7 +128,7 @@ def test_a_run_that_was_stopped_continues_and_ends_with_the_same_numbers(place, 
     run(place, stopped, save_steps=2)
     assert len(calls) == 4 + 2  # ten texts are four batches, and two of them had been saved
     assert (whole / "spectrum.json").read_bytes() == (stopped / "spectrum.json").read_bytes()
-    run(place, stopped, share=0.5, projected_length=2)
+    run(place, stopped, energy=0.5, projected_length=2)
     assert len(calls) == 4 + 2  # another k needs no new pass over the text
 
 
@@ -150,7 +150,7 @@ def test_a_linformer_is_compared_with_its_dense_model(place, tmp_path):
     [
         ({"batch_size": 0}, "--batch_size is 0"),
         ({"projected_length": 15}, "--projected_length is 15; these maps have at most 14"),
-        ({"share": 1.5}, "--share is 1.5"),
+        ({"energy": 1.5}, "--energy is 1.5"),
         ({"max_seq_length": 33}, "--max_seq_length is 33; the model reads 1 to 32"),
         ({"line_by_line": False, "max_seq_length": 32, "train_file": ["one.txt"]}, "shorter than one block of 32"),
         ({"dense_name_or_path": "bert"}, "compare a Linformer with the dense model of the same shape"),
