@@ -105,17 +105,15 @@ def resize_model(model: LinformerPreTrainedModel, longest: int | None, lengths: 
     Raises:
         ValueError: If the numbers do not fit.
     """
-    before = model.config.max_position_embeddings
-    changes = []
-    if longest is not None:
-        changes.append(lambda: model.resize_position_embeddings(longest))
+    before, is_linear = model.config.max_position_embeddings, model.config.projection_type == "linear"
+    shrinks = is_linear and longest is not None and longest < before
+    if longest is not None and not shrinks:
+        model.resize_position_embeddings(longest)
     if lengths is not None:
-        changes.append(lambda: change_projected_length(model, lengths[0] if len(lengths) == 1 else lengths))
-    if longest is not None and longest < before:
-        changes.reverse()  # n must not be less than k in between
-    for change in changes:
-        change()
-    if lengths is None and longest is not None and longest > before and model.config.projection_type == "linear":
+        change_projected_length(model, lengths[0] if len(lengths) == 1 else lengths)
+    if shrinks:  # after k, which must not be above n in between
+        model.resize_position_embeddings(longest)
+    if is_linear and lengths is None and longest is not None and longest > before:
         logger.warning(
             f"No slot reads the tokens after the first {before} before the model is trained on longer texts. With "
             "--projected_length it gets new slots, which read them."

@@ -71,6 +71,8 @@ def test_windows_stay_and_their_number_grows_with_n(tmp_path, caplog):
     save_for_hub(model, TOKENIZER, tmp_path / "saved")
     longer = resize(tmp_path / "saved", tmp_path / "long", max_seq_length=64)
     assert longer.config.projected_length == 16
+    shorter = resize(tmp_path / "saved", tmp_path / "short", max_seq_length=16, projected_length=[8])
+    assert (shorter.config.max_position_embeddings, shorter.config.projected_length) == (16, 8)
     assert "No slot reads" not in caplog.text
 
 
