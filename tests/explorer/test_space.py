@@ -34,7 +34,7 @@ before = set(gr.Blocks.instances)
 runpy.run_path("app.py")
 (page,) = [block for block in gr.Blocks.instances if block not in before and block.local_url]
 import linformer_hf
-print(linformer_hf.__file__)
+print("package:", linformer_hf.__file__)
 print(urllib.request.urlopen(page.local_url).read().decode())
 """
 
@@ -88,7 +88,9 @@ def test_a_space_starts_from_its_folder_for_strangers(linformer, tmp_path):  # n
         [sys.executable, "-c", START], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
     assert space.returncode == 0, space.stderr
-    place, content = space.stdout.split("\n", 1)
+    announced, _, answered = space.stdout.partition("package: ")
+    assert re.search(r"http://127\.0\.0\.1:\d+", announced)
+    place, content = answered.split("\n", 1)
     assert Path(place).parent == folder / "linformer_hf"  # its own copy
     assert "Linformer explorer" in content and "k = 8" in content
     assert "without an access token" in content

@@ -1,28 +1,10 @@
-"""Options that contradict each other or would have no effect."""
+"""The metric of the best model and early stopping are refused where they would have no effect."""
 
 import pytest
 from finetuning_tasks import training
 from transformers import EarlyStoppingCallback
 
-from linformer_hf.training.options import check_best_metric, check_share, early_stopping, refuse_unused
-
-
-def test_an_option_without_effect_is_refused_with_both_names():
-    refuse_unused({"short_share": None, "whole_word_mask": False}, "without --short_seq_length")
-    with pytest.raises(ValueError, match=r"--short_share is 0\.5, which has no effect without --short_seq_length"):
-        refuse_unused({"whole_word_mask": False, "short_share": 0.5}, "without --short_seq_length")
-    with pytest.raises(ValueError, match="--projected_length is 16 8, which has no effect"):
-        refuse_unused({"projected_length": [16, 8]}, "here")
-    with pytest.raises(ValueError, match=r"--short_share is 0\.0"):  # a zero was given, too
-        refuse_unused({"short_share": 0.0}, "here")
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_a_share_lies_between_0_and_1(share):
-    check_share("short_share", None)
-    check_share("short_share", 1.0)
-    with pytest.raises(ValueError, match=f"--short_share is {share}; it must lie between 0 and 1"):
-        check_share("short_share", share)
+from linformer_hf.training.options import check_best_metric, early_stopping
 
 
 @pytest.mark.parametrize("prefix", ["", "eval_"])
