@@ -89,7 +89,14 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
             numbers[f"{name}_{number}"] = mean(finite) if finite else None
             numbers |= {f"{name}_{number}_deviation": stdev(finite)} if len(finite) > 1 else {}
     about = {
-        "runs": {name: {"command": record["command"], "commit": record["commit"]} for name, record in records.items()}
+        "runs": {
+            name: {
+                "command": record["command"],
+                "commit": record["commit"],
+                "numbers": {number: record["numbers"][number] for number in arguments.numbers},
+            }
+            for name, record in records.items()
+        }
     }
     write_results(folder, numbers, (arguments,), about)
     logger.info(f"{table}\n\nTable, picture and record are in {folder}.")

@@ -57,6 +57,11 @@ def test_runs_that_repeat_each_other_become_one_row(runs, tmp_path):
     assert "# likewise, with other seeds: linear-2\n" in text
     apart = tabulate_runs(table_of(repeated, tmp_path / "out"))
     assert apart == {"linear-1_perplexity": 50.0, "linear-2_perplexity": 45.0}
+    record = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {name: run["numbers"] for name, run in record["about"]["runs"].items()} == {
+        "linear-1": {"perplexity": 50.0},
+        "linear-2": {"perplexity": 45.0},
+    }
 
 
 def test_a_seed_that_failed_is_seen_in_the_table(runs, tmp_path):
