@@ -25,6 +25,7 @@ except ImportError:  # Windows does not have this module
     resource = None
 
 
+STEADY_SECONDS = 5.0  # times of short steps scatter; the median of so many as fill this time is steady
 STATUS = Path("/proc/self/status")  # of Linux, as is the next file
 CLEAR_PEAK = Path("/proc/self/clear_refs"), "5"
 MMAP_THRESHOLD = -3, 1 << 16  # of glibc: larger blocks have pages of their own, which `free` returns to the system
@@ -50,7 +51,7 @@ class Stopwatch:
 
 
 def seconds_in_turns(
-    steps: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device
+    steps: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device, least_seconds: float = 0.0
 ) -> dict[str, list[float]]:
     """Time steps in turns: in each round each step once.
 
@@ -61,12 +62,17 @@ def seconds_in_turns(
         steps: What to time, by name; each must have run once before.
         rounds: Number of rounds.
         device: The device that the steps compute on.
+        least_seconds: Short steps, whose times scatter, take further rounds until all rounds together took this
+            long, up to ten times `rounds`.
 
     Returns:
         Seconds of each round, by name.
     """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
+    began = time.perf_counter()
+    for done in range(10 * rounds):
+        if done >= rounds and time.perf_counter() - began >= least_seconds:
+            break
         for name, step in steps.items():
             synchronize(device)
             start = time.perf_counter()

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_head
 from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
-from ..common.measurement import Stopwatch, peak_tensor_bytes, seconds_in_turns
+from ..common.measurement import STEADY_SECONDS, Stopwatch, peak_tensor_bytes, seconds_in_turns
 from ..common.options import check_counts
 from ..common.records import check_record_folder, model_facts, write_results
 from ..data.blocks import iterate_blocks
@@ -50,7 +50,9 @@ class ComparisonArguments(TextArguments, LoadingArguments):
     )
     max_blocks: int = field(default=64, metadata={"help": "Compare on at most this many blocks of each length."})
     batch_size: int = field(default=8, metadata={"help": "Blocks of a batch, whose time is measured."})
-    rounds: int = field(default=5, metadata={"help": "How often each model is timed; the median is reported."})
+    rounds: int = field(
+        default=5, metadata={"help": "How often each model is timed, short texts more often; the median is reported."}
+    )
     seed: int = field(default=42, metadata={"help": "Which tokens are masked, and which documents held out."})
 
 
@@ -134,7 +136,7 @@ def compare(
         lengths: Tokens of a block.
         max_blocks: Blocks of a length, at most, and pairs or texts for retrieval.
         batch_size: Blocks of a batch, whose time is measured.
-        rounds: Timings of each model, in turns; the median is reported.
+        rounds: Timings of each model, in turns, of short texts up to ten times as many; the median is reported.
         seed: Which tokens are masked.
         dense_embedding: How the dense encoder embeds a text, as from `embeddings.read_embedding`.
         embedding: How the Linformer does.
@@ -277,7 +279,7 @@ def compare_cost(
         "linformer": lambda: embed(linformer, input_ids, len(input_ids)),
     }
     memory = {name: peak_tensor_bytes(call) for name, call in calls.items()}  # also the first, slower call of each
-    seconds = seconds_in_turns(calls, rounds, input_ids.device)
+    seconds = seconds_in_turns(calls, rounds, input_ids.device, STEADY_SECONDS)
     ratios = [slow / fast for slow, fast in zip(seconds["dense"], seconds["linformer"])]
     found = {"speedup": statistics.median(ratios)}
     for name in calls:

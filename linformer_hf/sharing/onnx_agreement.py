@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..common.measurement import seconds_in_turns
+from ..common.measurement import STEADY_SECONDS, seconds_in_turns
 from ..modeling_linformer import (
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
@@ -245,7 +245,7 @@ def measure_seconds(
         steps[name] = partial(run_session, session, inputs)
     for step in steps.values():
         step()
-    seconds = seconds_in_turns(steps, TIMED_RUNS, model.device)
+    seconds = seconds_in_turns(steps, TIMED_RUNS, model.device, STEADY_SECONDS)
     medians = {name: median(measured) for name, measured in seconds.items()}
     numbers = {f"{name}_seconds": value for name, value in medians.items()}
     return numbers | {f"{name}_speedup": medians["torch"] / medians[name] for name in sessions}

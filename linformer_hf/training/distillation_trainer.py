@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel, Trainer
 
 from ..common.loading import model_length
-from ..common.measurement import seconds_in_turns
+from ..common.measurement import STEADY_SECONDS, seconds_in_turns
 from ..conversion.distances import layer_errors, similarity_correlation
 from ..conversion.embeddings import MEAN_EMBEDDING, TextEmbedding
 from ..conversion.windows import Reading, attention_modules, read, read_window
@@ -252,7 +252,8 @@ def speedups(
         teacher: The dense encoder, on the same device.
         blocks: Framed blocks, `(B, N)`.
         lengths: To which they are cut, N at most.
-        rounds: Timings of each model, in turns; the median of their ratios is returned.
+        rounds: Timings of each model, in turns, of short texts up to ten times as many; the median of their ratios
+            is returned.
 
     Returns:
         `speedup_16` and so on.
@@ -268,7 +269,7 @@ def speedups(
         }
         for call in calls.values():
             call()  # the first call is slower
-        seconds = seconds_in_turns(calls, rounds, teacher.device)
+        seconds = seconds_in_turns(calls, rounds, teacher.device, STEADY_SECONDS)
         ratios = [slow / fast for slow, fast in zip(seconds["teacher"], seconds["student"])]
         found[f"speedup_{length}"] = statistics.median(ratios)
     student.train(was_training)

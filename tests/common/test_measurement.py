@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import time
 
 import torch
 
@@ -15,6 +16,13 @@ def test_steps_take_turns():
     seconds = seconds_in_turns(steps, 3, torch.device("cpu"))
     assert calls == ["ours", "dense"] * 3
     assert {name: len(times) for name, times in seconds.items()} == {"ours": 3, "dense": 3}
+
+
+def test_short_steps_take_up_to_ten_times_the_rounds():
+    steps = {"short": lambda: None}
+    assert len(seconds_in_turns(steps, 2, torch.device("cpu"), least_seconds=60.0)["short"]) == 20
+    steps = {"long": lambda: time.sleep(0.02)}
+    assert 2 < len(seconds_in_turns(steps, 2, torch.device("cpu"), least_seconds=0.1)["long"]) <= 6
 
 
 def test_the_peak_of_tensors_counts_what_is_alive_together_and_no_views():

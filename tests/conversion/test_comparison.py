@@ -142,7 +142,7 @@ def test_a_dense_model_reads_longer_text_in_windows_that_are_averaged():
 
 def test_times_are_medians_over_rounds(word_models, monkeypatch):
     seconds = {"dense": [3.0, 9.0, 4.0], "linformer": [1.0, 2.0, 4.0]}
-    monkeypatch.setattr(linformer_hf.conversion.comparison, "seconds_in_turns", lambda calls, rounds, device: seconds)
+    monkeypatch.setattr(linformer_hf.conversion.comparison, "seconds_in_turns", lambda *_: seconds)
     found = compare(*word_models, TOKENIZER, DOCUMENTS, lengths=[32], rounds=3, batch_size=4)[32]
     assert (found["dense_seconds"], found["linformer_seconds"], found["speedup"]) == (4.0, 2.0, 3.0)
     for name in ("dense", "linformer"):
