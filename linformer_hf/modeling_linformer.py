@@ -891,7 +891,8 @@ class LinformerModel(LinformerPreTrainedModel):
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds, positions)
         # kept for the padding of the output only; without packing, the memory is free after the first layer
         embeddings = packing = text_packing = None
-        returns_layers = self._returns_layers(kwargs)
+        returns_maps = self._returns("output_attentions", kwargs)
+        returns_layers = returns_maps or self._returns("output_hidden_states", kwargs)
         if positions is not None and not is_tracing(attention_mask) and not returns_layers:
             embeddings = hidden_states
             packing, text_packing, positions = pack_positions(positions, lengths, longest)
@@ -899,7 +900,7 @@ class LinformerModel(LinformerPreTrainedModel):
             if self.config.projection_type == "linear":
                 positions = None  # unpacking gives rows of zeros for padding, which add nothing to E X
             hidden_states = pack(hidden_states, packing)
-        shared_weight, shared_scores = self._shared_projection(num_tokens, lengths, keeps_slots=returns_layers)
+        shared_weight, shared_scores = self._shared_projection(num_tokens, lengths, keeps_slots=returns_maps)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -907,7 +908,7 @@ class LinformerModel(LinformerPreTrainedModel):
                 lengths=lengths,
                 shared_weight=shared_weight,
                 shared_scores=shared_scores,
-                keeps_slots=returns_layers,
+                keeps_slots=returns_maps,
                 packing=text_packing,
                 **kwargs,
             )
@@ -931,10 +932,9 @@ class LinformerModel(LinformerPreTrainedModel):
         used = slice(None) if keeps_slots else used_slots(scores)
         return weight[used], scores[..., used]
 
-    def _returns_layers(self, arguments: dict) -> bool:
-        """Tell whether a call returns the hidden states or attention maps of the layers."""
-        names = ("output_hidden_states", "output_attentions")
-        return any(arguments.get(name, getattr(self.config, name, False)) for name in names)
+    def _returns(self, name: str, arguments: dict) -> bool:
+        """Tell whether a call returns what the argument or the field `name` asks for, from each layer."""
+        return bool(arguments.get(name, getattr(self.config, name, False)))
 
     def _check_arguments(self, arguments: dict) -> None:
         """Refuse arguments that a Linformer does not support, and warn of those with side effects."""
