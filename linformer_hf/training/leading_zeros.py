@@ -23,7 +23,7 @@ def keep_leading_zeros(model: PreTrainedModel) -> None:
     if getattr(model.config, "projection_type", None) != "linear":
         return
     for name, weight in model.named_parameters():
-        if name.endswith("projection.weight"):
+        if name.endswith("projection.weight") and weight.requires_grad:
             mask_gradient(weight, ~leading_zeros(weight.detach()))
 
 

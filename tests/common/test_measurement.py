@@ -22,7 +22,7 @@ def test_short_steps_take_up_to_ten_times_the_rounds():
     steps = {"short": lambda: None}
     assert len(seconds_in_turns(steps, 2, torch.device("cpu"), least_seconds=60.0)["short"]) == 20
     steps = {"long": lambda: time.sleep(0.02)}
-    assert 2 < len(seconds_in_turns(steps, 2, torch.device("cpu"), least_seconds=0.1)["long"]) <= 6
+    assert 2 <= len(seconds_in_turns(steps, 2, torch.device("cpu"), least_seconds=0.1)["long"]) <= 6
 
 
 def test_the_peak_of_tensors_counts_what_is_alive_together_and_no_views():
