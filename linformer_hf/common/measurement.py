@@ -25,7 +25,7 @@ except ImportError:  # Windows does not have this module
     resource = None
 
 
-STEADY_SECONDS = 5.0  # times of short steps scatter; the median of so many as fill this time is steady
+STEADY_SECONDS = 5.0  # a single time of a short step scatters; the median over this long does not
 STATUS = Path("/proc/self/status")  # of Linux, as is the next file
 CLEAR_PEAK = Path("/proc/self/clear_refs"), "5"
 MMAP_THRESHOLD = -3, 1 << 16  # of glibc: larger blocks have pages of their own, which `free` returns to the system

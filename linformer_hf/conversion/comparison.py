@@ -136,7 +136,7 @@ def compare(
         lengths: Tokens of a block.
         max_blocks: Blocks of a length, at most, and pairs or texts for retrieval.
         batch_size: Blocks of a batch, whose time is measured.
-        rounds: Timings of each model, in turns, of short texts up to ten times as many; the median is reported.
+        rounds: Timings of each model, in turns; short texts take up to ten times as many. The median is reported.
         seed: Which tokens are masked.
         dense_embedding: How the dense encoder embeds a text, as from `embeddings.read_embedding`.
         embedding: How the Linformer does.

@@ -252,7 +252,7 @@ def speedups(
         teacher: The dense encoder, on the same device.
         blocks: Framed blocks, `(B, N)`.
         lengths: To which they are cut, N at most.
-        rounds: Timings of each model, in turns, of short texts up to ten times as many; the median of their ratios
+        rounds: Timings of each model, in turns; short texts take up to ten times as many. The median of the ratios
             is returned.
 
     Returns:

@@ -46,6 +46,15 @@ def test_a_short_text_needs_the_slots_of_its_tokens_after_training():
         assert [int(weight[:, :length].any(1).sum()) for weight in projections(model).values()] == [slots, slots]
 
 
+def test_frozen_projections_stay_as_they_are():
+    model = tiny_model(projection_sharing="key_value")
+    start_projections(model, "graded")
+    before = {name: weight.requires_grad_(False).clone() for name, weight in projections(model).items()}
+    train(model, steps=1)
+    for name, weight in projections(model).items():
+        assert weight.equal(before[name])
+
+
 def test_rows_of_zeros_and_convolutions_learn_everywhere():
     model = tiny_model(projection_sharing="key_value")
     weight = model.layers[0].attention.projection.weight
