@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import linear_regression, median
 
 from ..common.markdown import markdown_table
+from ..common.measurement import median_speedup
 from .cases import Case
 from .inputs import LABELLED_SHARE
 from .isolation import Record
@@ -73,8 +74,7 @@ def make_rows(cases: Sequence[Case], memory: Sequence[Record], speed: Record) ->
         if name in seconds:
             row.seconds = median(seconds[name])
             if baseline_seconds:
-                # the ratio is taken within each round, so that a slow moment of the machine cancels
-                row.speedup = median(dense / own for dense, own in zip(baseline_seconds, seconds[name]))
+                row.speedup = median_speedup(baseline_seconds, seconds[name])
         row.predicted = predict(case)
         row.failure = record.get("failure") or speed.get("failure") or speed.get("failures", {}).get(name)
         rows.append(row)

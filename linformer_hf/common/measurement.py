@@ -9,8 +9,9 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -55,8 +56,8 @@ def seconds_in_turns(
 ) -> dict[str, list[float]]:
     """Time steps in turns: in each round each step once.
 
-    When the machine slows down for a while, it slows all steps of a round. The median over rounds of the ratio within
-    a round is therefore fair, and a ratio of times measured one after the other is not.
+    When the machine slows down for a while, it slows all steps of a round. `median_speedup` is therefore fair, and a
+    ratio of times measured one after the other is not.
 
     Args:
         steps: What to time, by name; each must have run once before.
@@ -80,6 +81,11 @@ def seconds_in_turns(
             synchronize(device)
             seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def median_speedup(slow: Sequence[float], fast: Sequence[float]) -> float:
+    """Return the median over rounds of how many times faster the second of two steps was in a round."""
+    return median(other / own for other, own in zip(slow, fast))
 
 
 def synchronize(device: torch.device) -> None:

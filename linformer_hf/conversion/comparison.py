@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_head
 from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
-from ..common.measurement import STEADY_SECONDS, Stopwatch, peak_tensor_bytes, seconds_in_turns
+from ..common.measurement import STEADY_SECONDS, Stopwatch, median_speedup, peak_tensor_bytes, seconds_in_turns
 from ..common.options import check_counts
 from ..common.records import check_record_folder, model_facts, write_results
 from ..data.blocks import iterate_blocks
@@ -280,8 +280,7 @@ def compare_cost(
     }
     memory = {name: peak_tensor_bytes(call) for name, call in calls.items()}  # also the first, slower call of each
     seconds = seconds_in_turns(calls, rounds, input_ids.device, STEADY_SECONDS)
-    ratios = [slow / fast for slow, fast in zip(seconds["dense"], seconds["linformer"])]
-    found = {"speedup": statistics.median(ratios)}
+    found = {"speedup": median_speedup(seconds["dense"], seconds["linformer"])}
     for name in calls:
         median = statistics.median(seconds[name])
         found |= {

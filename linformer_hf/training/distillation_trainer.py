@@ -1,7 +1,6 @@
 """A Trainer whose model learns from a teacher that reads the same text, and the metrics of how close they are."""
 
 import random
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel, Trainer
 
 from ..common.loading import model_length
-from ..common.measurement import STEADY_SECONDS, seconds_in_turns
+from ..common.measurement import STEADY_SECONDS, median_speedup, seconds_in_turns
 from ..conversion.distances import layer_errors, similarity_correlation
 from ..conversion.embeddings import MEAN_EMBEDDING, TextEmbedding
 from ..conversion.windows import Reading, attention_modules, read, read_window
@@ -270,8 +269,7 @@ def speedups(
         for call in calls.values():
             call()  # the first call is slower
         seconds = seconds_in_turns(calls, rounds, teacher.device, STEADY_SECONDS)
-        ratios = [slow / fast for slow, fast in zip(seconds["teacher"], seconds["student"])]
-        found[f"speedup_{length}"] = statistics.median(ratios)
+        found[f"speedup_{length}"] = median_speedup(seconds["teacher"], seconds["student"])
     student.train(was_training)
     return found
 
