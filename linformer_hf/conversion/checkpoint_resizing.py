@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from transformers import AutoConfig
 from transformers.utils import logging
 
@@ -16,7 +17,7 @@ from ..sharing.card import origin_facts
 from ..sharing.hub import save_for_hub
 from .checkpoint_conversion import adapted_tokenizer, carry_companions, next_command
 from .companion_files import about_parent, local_folder
-from .projections import change_projected_length
+from .projections import change_projected_length, projections_in, unread_tokens
 
 
 logger = logging.get_logger(__name__)
@@ -107,17 +108,31 @@ def resize_model(model: LinformerPreTrainedModel, longest: int | None, lengths: 
     """
     before, is_linear = model.config.max_position_embeddings, model.config.projection_type == "linear"
     shrinks = is_linear and longest is not None and longest < before
-    if longest is not None and not shrinks:
+    if shrinks:
+        forget_tokens(model, longest)
+    elif longest is not None:
         model.resize_position_embeddings(longest)
     if lengths is not None:
         change_projected_length(model, lengths[0] if len(lengths) == 1 else lengths)
     if shrinks:  # after k, which must not be above n in between
         model.resize_position_embeddings(longest)
-    if is_linear and lengths is None and longest is not None and longest > before:
+    if is_linear and longest is not None and leaves_unread(model, before):
         logger.warning(
-            f"No slot reads the tokens after the first {before} before the model is trained on longer texts. With "
-            "--projected_length it gets new slots, which read them."
+            f"Not every layer has a slot that reads the tokens after the first {before}, before the model is trained "
+            "on longer texts. With a larger --projected_length it gets new slots, which read them."
         )
+
+
+@torch.no_grad()
+def forget_tokens(model: LinformerPreTrainedModel, longest: int) -> None:
+    """Let no slot read the tokens from `longest` on, so that fewer slots are made of those that are still needed."""
+    for projection in projections_in(model):
+        projection.weight[..., longest:] = 0
+
+
+def leaves_unread(model: LinformerPreTrainedModel, before: int) -> bool:
+    """Tell whether some matrix of a model has no slot for some token behind the first `before`."""
+    return any(unread_tokens(projection.weight)[before:].any() for projection in projections_in(model))
 
 
 def dense_parent(source: Path | None) -> str:

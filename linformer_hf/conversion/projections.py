@@ -20,7 +20,7 @@ PROJECTION_STARTS = ("leading", "graded", "window", "folded")
 # of the tokens after the first k in "leading", all of a slot together; with less they are lost, with more the first
 # token of the slot is lost among them
 LATER_TOKENS_WEIGHT = 0.08
-SPLIT_DIFFERENCE = 0.1  # relative, between a row and each of the two rows that it is split into
+SPLIT_DIFFERENCE = 0.1  # relative, between a slot and each of the two slots that it is split into
 
 
 def start_matrix(start: str, slots: int, tokens: int) -> torch.Tensor:
@@ -73,9 +73,7 @@ def start_projections(model: LinformerPreTrainedModel, start: str) -> None:
             "which would be the windows of a text's beginning: start from 'leading', or give `projection_sharing` "
             "'key_value'."
         )
-    for module in model.modules():
-        if not isinstance(module, LinformerProjection):
-            continue
+    for module in projections_in(model):
         if module.is_matrix:
             slots, tokens = module.weight.shape[-2:]
             module.weight.copy_(start_matrix(start, slots, tokens).expand_as(module.weight))
@@ -87,10 +85,10 @@ def start_projections(model: LinformerPreTrainedModel, start: str) -> None:
 def change_projected_length(model: LinformerPreTrainedModel, projected_length: int | list[int]) -> None:
     """Change k, the slots of a trained model, in the projections and the configuration together.
 
-    Fewer slots average neighboring ones. More slots average the tokens that no slot reads, as there are after
-    `resize_position_embeddings`: texts without those tokens then give the same output as before. If there are no such
-    tokens, rows are split into two, those that mix the most tokens first: with k doubled the output stays nearly the
-    same. A convolution's kernel is interpolated to its new window.
+    Fewer slots average neighboring ones, after those without any weight are left out. More slots average the tokens
+    that no slot reads, as there are after `resize_position_embeddings`: texts without those tokens then give the same
+    output as before. If there are no such tokens, slots are split into two, those that mix the most tokens first: with
+    k doubled the output stays nearly the same. A convolution's kernel is interpolated to its new window.
 
     Args:
         model: A Linformer with any head, or none; changed in place.
@@ -112,75 +110,115 @@ def change_projected_length(model: LinformerPreTrainedModel, projected_length: i
     for attention in (module for module in model.modules() if isinstance(module, LinformerAttention)):
         attention.projected_length = trial.projected_lengths[attention.layer_idx]
         attention.window = trial.max_position_embeddings // attention.projected_length
-        for module in attention.modules():
-            if isinstance(module, LinformerProjection):
-                resize_projection(module, attention.projected_length, trial)
+        resize_projections(projections_in(attention), attention.projected_length, trial)
     if model.base_model.projection is not None:
-        resize_projection(model.base_model.projection, max(trial.projected_lengths), trial)
+        resize_projections([model.base_model.projection], max(trial.projected_lengths), trial)
     model.config.__dict__["projected_length"] = projected_length
 
 
-def resize_projection(module: LinformerProjection, slots: int, config: LinformerConfig) -> None:
-    """Give one projection another number of slots."""
-    weight = module.weight
-    if module.is_matrix:
-        matrices = weight.reshape(-1, *weight.shape[-2:])
-        resize = fewer_rows if slots < weight.shape[-2] else more_rows
-        resized = torch.stack([resize(matrix, slots) for matrix in matrices])
-        resized = resized.reshape(*weight.shape[:-2], slots, weight.shape[-1])
-    else:
-        window = config.max_position_embeddings // slots
-        stretched = F.interpolate(weight[None], size=window, mode="linear")[0]
-        resized = stretched * (weight.shape[-1] / window)  # a wider window weighs each token less
-    module.weight = nn.Parameter(resized, requires_grad=weight.requires_grad)
+def projections_in(module: nn.Module) -> list[LinformerProjection]:
+    """List the projections of a model or of one of its layers."""
+    return [part for part in module.modules() if isinstance(part, LinformerProjection)]
 
 
-def fewer_rows(matrix: torch.Tensor, slots: int) -> torch.Tensor:
-    """Keep the first and the last row, and average neighbours between, `(k, n)` to `(slots, n)`.
+def resize_projections(modules: list[LinformerProjection], slots: int, config: LinformerConfig) -> None:
+    """Give the projections that fill the same slots, E and F of a layer, another number of slots."""
+    for module in modules:
+        if not module.is_matrix:
+            window = config.max_position_embeddings // slots
+            stretched = F.interpolate(module.weight[None], size=window, mode="linear")[0]
+            # a wider window weighs each token less
+            replace_weight(module, stretched * (module.weight.shape[-1] / window))
+    modules = [module for module in modules if module.is_matrix and module.weight.shape[-2] != slots]
+    if modules:
+        matrices = torch.cat([module.weight.reshape(-1, *module.weight.shape[-2:]) for module in modules])
+        resized = fewer_slots(matrices, slots) if slots < matrices.shape[1] else more_slots(matrices, slots)
+        for module, part in zip(modules, resized.chunk(len(modules)), strict=True):
+            replace_weight(module, part.reshape(*module.weight.shape[:-2], slots, -1).clone())
+
+
+def replace_weight(module: LinformerProjection, weight: torch.Tensor) -> None:
+    """Give a projection another weight, which is trained if the old one was."""
+    module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
+
+
+def fewer_slots(matrices: torch.Tensor, slots: int) -> torch.Tensor:
+    """Leave out slots without any weight, keep the first and the last of the others, and average neighbors between.
 
     The outputs of a trained model change less than if rows were cut off, and far less than with a truncated singular
     value decomposition, whose rows have mixed signs.
+
+    Args:
+        matrices: Those that fill the same slots, of keys and values and of each head, `(M, k, n)`.
+        slots: The new k.
+
+    Returns:
+        `(M, slots, n)`.
     """
-    return start_matrix("window", slots, len(matrix)).to(matrix) @ matrix
+    is_empty = (matrices == 0).all(-1).all(0)
+    surplus = matrices.shape[1] - slots
+    is_kept = ~is_empty | (is_empty.cumsum(0) > surplus)
+    kept = matrices[:, is_kept]
+    return start_matrix("window", slots, kept.shape[1]).to(kept) @ kept
 
 
-def more_rows(matrix: torch.Tensor, slots: int) -> torch.Tensor:
-    """Add rows until there are enough: for the tokens that no row reads, or else by splitting rows.
+def more_slots(matrices: torch.Tensor, slots: int) -> torch.Tensor:
+    """Add slots until there are enough: for the tokens that no slot reads, or else by splitting slots.
 
-    Each row is split before any is split again, so that all have the same weight in the softmax when k doubles. Those
-    that mix the most tokens are split first, and the second of the two rows is put at the end.
+    Each slot is split before any is split again, so that all have the same weight in the softmax when k doubles. Those
+    that mix the most tokens are split first. A slot is split in all matrices, so that its keys and its values go on
+    coming from the same tokens. Slots then stand in the order of the first token that they read: a text that ends
+    before it does not need the slots at the end.
+
+    Args:
+        matrices: Those that fill the same slots, of keys and values and of each head, `(M, k, n)`.
+        slots: The new k.
+
+    Returns:
+        `(M, slots, n)`.
     """
-    rows = [*matrix, *rows_for_unread(matrix, slots - len(matrix))]
-    while len(rows) < slots:
-        widest = sorted(range(len(rows)), key=lambda index: effective_tokens(rows[index]), reverse=True)
-        for index in widest[: slots - len(rows)]:
-            rows[index], other = split_row(rows[index])
-            rows.append(other)
-    return torch.stack(rows)
+    matrices = torch.cat([matrices, slots_for_unread(matrices, slots - matrices.shape[1])], 1)
+    while matrices.shape[1] < slots:
+        widest = effective_tokens(matrices).mean(0).argsort(descending=True, stable=True)
+        widest = widest[: slots - matrices.shape[1]]
+        matrices[:, widest], others = split(matrices[:, widest])
+        matrices = torch.cat([matrices, others], 1)
+    return matrices[:, first_tokens(matrices).argsort(stable=True)]
 
 
-def rows_for_unread(matrix: torch.Tensor, most: int) -> torch.Tensor:
-    """Return rows that average windows of the tokens that no row of a matrix reads, at most one row for each token."""
-    unread = (matrix == 0).all(0)
+def slots_for_unread(matrices: torch.Tensor, most: int) -> torch.Tensor:
+    """Return slots that average windows of the tokens that no slot reads, at most one slot for each token."""
+    unread = unread_tokens(matrices)
     count = min(most, int(unread.sum()))
-    rows = matrix.new_zeros(count, matrix.shape[1])
+    rows = matrices.new_zeros(len(matrices), count, matrices.shape[-1])
     if count:
-        rows[:, unread] = window_averages(count, int(unread.sum())).to(matrix)
+        rows[:, :, unread] = window_averages(count, int(unread.sum())).to(matrices)
     return rows
 
 
-def effective_tokens(row: torch.Tensor) -> float:
-    """Count the tokens that a slot mixes: n for equal weights, 1 for a single token (the participation ratio)."""
-    weight = row.abs()
-    return float(weight.sum() ** 2 / weight.square().sum().clamp(min=torch.finfo(row.dtype).tiny))
+def unread_tokens(matrices: torch.Tensor) -> torch.Tensor:
+    """Tell which tokens no slot reads, `(n,)`, of matrices `(…, k, n)`."""
+    return (matrices == 0).flatten(0, -2).all(0)
 
 
-def split_row(row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Split a row into two that average to it: one weighs its earlier tokens more, the other its later ones.
+def first_tokens(matrices: torch.Tensor) -> torch.Tensor:
+    """Return the first token that each slot reads, `(k,)`, of matrices `(M, k, n)`; n where it reads none."""
+    is_read = (matrices != 0).any(0)
+    return torch.where(is_read.any(-1), is_read.int().argmax(-1), is_read.shape[-1])
+
+
+def effective_tokens(rows: torch.Tensor) -> torch.Tensor:
+    """Count the tokens that each row mixes: n for equal weights, 1 for a single token (the participation ratio)."""
+    weight = rows.abs()
+    return weight.sum(-1) ** 2 / weight.square().sum(-1).clamp(min=torch.finfo(rows.dtype).tiny)
+
+
+def split(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Split each row into two that average to it: one weighs its earlier tokens more, the other its later ones.
 
     Two equal rows would get equal gradients, and stay equal for ever.
     """
-    weight = row.abs()
-    is_early = weight.cumsum(0) - weight < weight.sum() / 2
-    difference = torch.where(is_early, SPLIT_DIFFERENCE, -SPLIT_DIFFERENCE) * row
-    return row + difference, row - difference
+    weight = rows.abs()
+    is_early = weight.cumsum(-1) - weight < weight.sum(-1, keepdim=True) / 2
+    difference = torch.where(is_early, SPLIT_DIFFERENCE, -SPLIT_DIFFERENCE) * rows
+    return rows + difference, rows - difference

@@ -6,12 +6,13 @@ import shutil
 
 import pytest
 import torch
-from conftest import assert_close, random_ids, tiny_model
+from conftest import SHARINGS, assert_close, random_ids, tiny_model
 from dense_models import dense_model
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import linformer_hf
 from linformer_hf.conversion.checkpoint_resizing import ResizingArguments, dense_parent, resize_checkpoint
+from linformer_hf.conversion.projections import start_projections
 from linformer_hf.data.tokenizers import train_tokenizer
 from linformer_hf.sharing.hub import save_for_hub
 
@@ -47,6 +48,7 @@ def test_a_longer_model_with_more_slots_reads_shorter_texts_as_before(saved, tmp
     record = json.loads((tmp_path / "long" / "results.json").read_text())
     assert record["about"]["model"]["max_position_embeddings"] == 80
     assert record["about"]["pipeline_tag"] == "fill-mask"
+    assert "slot that reads" not in caplog.text
     assert "n = 80, k = 20" in caplog.text and "linformer distill" in caplog.text
     again = resize(tmp_path / "long", tmp_path / "short", max_seq_length=32)
     assert again.config.max_position_embeddings == 32
@@ -58,12 +60,32 @@ def test_n_and_k_become_smaller_together(saved, tmp_path):
     assert model(random_ids(1, 6)).logits.shape == (1, 6, 261)
 
 
-def test_new_tokens_without_new_slots_are_warned_of(saved, tmp_path, caplog):
-    model = resize(saved, tmp_path / "long", max_seq_length=64)
-    assert "No slot reads the tokens after the first 32" in caplog.text and "--projected_length" in caplog.text
-    ids = random_ids(1, 64)
-    changed = torch.cat([ids[:, :32], ids[:, :32]], 1)
-    assert_close(model(changed).logits[:, :32], model(ids).logits[:, :32])
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_a_smaller_n_gives_up_the_slots_of_the_tokens_that_are_cut_off(sharing, tmp_path):
+    head = linformer_hf.LinformerForMaskedLM
+    model = tiny_model(head, torch.float32, projection_sharing=sharing, projected_length=16, vocab_size=261)
+    start_projections(model, "graded")  # 8 tokens alone, then windows of 3
+    save_for_hub(model, TOKENIZER, tmp_path / "saved")
+    smaller = resize(tmp_path / "saved", tmp_path / "small", max_seq_length=17, projected_length=[11])
+    for name, weight in smaller.named_parameters():
+        if "projection" in name:
+            assert_close(weight, model.get_parameter(name)[..., :11, :17])
+    ids = random_ids(2, 17)
+    assert_close(smaller(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("lengths", [None, [8], [4], [16, 8]])
+def test_new_tokens_without_new_slots_are_warned_of(lengths, tmp_path, caplog):
+    head = linformer_hf.LinformerForMaskedLM
+    save_for_hub(
+        tiny_model(head, torch.float32, projection_sharing="key_value", vocab_size=261), TOKENIZER, tmp_path / "a"
+    )
+    model = resize(tmp_path / "a", tmp_path / "long", max_seq_length=64, projected_length=lengths)
+    assert "slot that reads the tokens after the first 32" in caplog.text and "--projected_length" in caplog.text
+    if lengths is None:
+        ids = random_ids(1, 64)
+        changed = torch.cat([ids[:, :32], ids[:, :32]], 1)
+        assert_close(model(changed).logits[:, :32], model(ids).logits[:, :32])
 
 
 def test_windows_stay_and_their_number_grows_with_n(tmp_path, caplog):
@@ -73,7 +95,7 @@ def test_windows_stay_and_their_number_grows_with_n(tmp_path, caplog):
     assert longer.config.projected_length == 16
     shorter = resize(tmp_path / "saved", tmp_path / "short", max_seq_length=16, projected_length=[8])
     assert (shorter.config.max_position_embeddings, shorter.config.projected_length) == (16, 8)
-    assert "No slot reads" not in caplog.text
+    assert "slot that reads" not in caplog.text
 
 
 @pytest.mark.parametrize("card", ["# No metadata\n", "---\nbase_model: [a/b, c/d]\n---\n# Two parents\n"])
