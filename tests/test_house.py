@@ -390,6 +390,13 @@ def test_the_map_in_the_readme_is_the_house():
         *(ROOT / "scripts").glob("*.sh"),
     ]
     assert {file.relative_to(ROOT).as_posix() for file in code} - found == set(), "the map lacks files that are there"
+    lines = {line.strip() for line in readme.read_text("utf-8").splitlines()}
+    wrong = []
+    for file in (file for file in code if file.suffix == ".py"):
+        says = ast.get_docstring(parse(file)).splitlines()[0].removesuffix(".")
+        if not any(line.startswith(f"{file.name} ") and line.endswith(f" {says}") for line in lines):
+            wrong.append(f"{file.name}: {says}")
+    assert wrong == [], "the map says something else of a file than its docstring"
 
 
 @pytest.fixture(scope="module")

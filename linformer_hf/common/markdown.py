@@ -1,4 +1,4 @@
-"""Tables in Markdown, which also read well as plain text."""
+"""Tables in Markdown, which also read well as plain text, and numbers in them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,3 +23,8 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     widths = [max(3, *map(len, column)) for column in zip(*lines)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
+
+
+def written(value: float, digits: int = 4) -> str:
+    """Write a number with this many digits, and at least all those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

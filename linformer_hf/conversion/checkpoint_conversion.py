@@ -22,7 +22,7 @@ from .companion_files import about_parent, carry_over, left_behind, local_folder
 from .convert import ConversionReport, convert_model
 from .embeddings import read_modules
 from .families import check_convertible
-from .slot_choice import choose_lengths
+from .slot_choice import check_choice, choose_lengths
 
 
 logger = logging.get_logger(__name__)
@@ -165,6 +165,7 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     """
     watch = Stopwatch()
     name, folder = arguments.model_name_or_path, check_new_folder(arguments.output_dir)
+    check_choice(arguments.projected_length, arguments.spectrum_file, arguments.energy, arguments.projection_type)
     source = local_folder(name, arguments.model_revision, arguments.token)
     modules = [] if source is None else read_modules(source)
     loading = {
@@ -178,7 +179,6 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
         arguments.spectrum_file,
         arguments.energy,
         arguments.max_seq_length or model_length(dense),
-        arguments.projection_type,
         arguments.projection_sharing,
     )
     model, report = convert_model(

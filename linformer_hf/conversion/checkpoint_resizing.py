@@ -58,8 +58,9 @@ def resize_checkpoint(arguments: ResizingArguments) -> LinformerPreTrainedModel:
         The model, in evaluation mode.
 
     Raises:
-        ValueError: If the model is no Linformer, is damaged or holds tensors that its class lacks, nothing is to be
-            changed, the numbers do not fit, or the output folder is not empty. Nothing is written then.
+        ValueError: If the model is no Linformer, is damaged, has no tokenizer or holds tensors that its class lacks,
+            nothing is to be changed, the numbers do not fit, or the output folder is not empty. Nothing is written
+            then.
     """
     watch = Stopwatch()
     name, folder = arguments.model_name_or_path, check_new_folder(arguments.output_dir)
@@ -95,7 +96,9 @@ def resize_checkpoint(arguments: ResizingArguments) -> LinformerPreTrainedModel:
     longest = model.config.max_position_embeddings
     logger.info(f"Saved in {folder}: n = {longest}, k = {model.config.projected_length}.")
     if longest > before:
-        logger.info(f"Texts of more than {before} tokens are new to it; teach it, or train it on such texts:")
+        logger.info(
+            f"Texts of more than {before} tokens are new to it: train it on them, or let its dense parent teach it:"
+        )
         logger.info(next_command(dense_parent(source), folder))
     return model
 

@@ -13,7 +13,9 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers.utils import logging
 
+from ..common.records import FILE_NAME
 from ..sharing.card import CARD, origin_facts
+from ..sharing.hub import CODE
 from .embeddings import MODULES_FILE, TRANSFORMER, EmbeddingModule, read_embedding, read_modules
 
 
@@ -22,8 +24,8 @@ logger = logging.get_logger(__name__)
 PROMPTS_FILE = "config_sentence_transformers.json"
 LENGTH_FILE = "sentence_bert_config.json"
 FETCHED = ("*.json", CARD)
-# written anew by `save_pretrained` of model and tokenizer, or of no use to another model
-REPLACED = ("config.json", "generation_config.json", CARD, ".gitattributes", ".gitignore")
+# written anew with model, tokenizer, code and record, or of no use to another model
+REPLACED = ("config.json", "generation_config.json", CARD, FILE_NAME, *CODE, ".gitattributes", ".gitignore")
 REPLACED_PATTERNS = (
     *("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.h5", "*.msgpack", "*.ot"),
     *("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*.model", ".*"),

@@ -5,22 +5,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..common.files import write_text
 from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_head
 from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
 from ..common.measurement import STEADY_SECONDS, Stopwatch, median_speedup, peak_tensor_bytes, seconds_in_turns
 from ..common.options import check_counts
-from ..common.records import check_record_folder, model_facts, write_results
+from ..common.records import check_record_folder, model_facts, read_results, write_results
 from ..data.blocks import iterate_blocks
 from ..data.masking import MaskingCollator
 from ..data.texts import TextArguments, load_texts
 from .companion_files import local_folder
-from .distances import similarity_correlation
+from .comparison_page import PAGE, page, summary_lines, table_lines
+from .distances import FEWEST_EMBEDDINGS, similarity_correlation
 from .embeddings import MEAN_EMBEDDING, TextEmbedding, read_embedding
 from .retrieval import compare_retrieval
 from .windows import read, window_sizes
@@ -30,7 +33,6 @@ logger = logging.get_logger(__name__)
 
 SMALLEST_LENGTH = 8
 LENGTHS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-FEWEST_BLOCKS = 3  # two have a single similarity, of which there is no correlation
 MASKED_SHARE = 0.15
 
 
@@ -43,7 +45,7 @@ class ComparisonArguments(TextArguments, LoadingArguments):
         default="main", metadata={"help": "Which branch, tag or commit of the dense encoder to load."}
     )
     model_name_or_path: str = field(metadata={"help": "The Linformer that was converted from it, with its tokenizer."})
-    output_dir: str = field(metadata={"help": "A new folder for results.json."})
+    output_dir: str = field(metadata={"help": "A new folder for the page and the record."})
     lengths: list[int] | None = field(
         default=None,
         metadata={"help": "Lengths to compare at, in tokens. By default 16, 64, 128, 256, 512, 1024, ... up to n."},
@@ -54,10 +56,14 @@ class ComparisonArguments(TextArguments, LoadingArguments):
         default=5, metadata={"help": "How often each model is timed, short texts more often; the median is reported."}
     )
     seed: int = field(default=42, metadata={"help": "Which tokens are masked, and which documents held out."})
+    title: str | None = field(
+        default=None, metadata={"help": "Title of the page. By default it names the two models."}
+    )
+    note: str = field(default="", metadata={"help": "What a reader must know; stands below the title."})
 
 
 def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]]:
-    """Compare two saved models, log a table, and write a record.
+    """Compare two saved models, log a table, and write it with its command to a page, and a record.
 
     Returns:
         The numbers of each length, as from `compare`.
@@ -102,6 +108,9 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     flat = {f"{name}_{length}": value for length, found in numbers.items() for name, value in found.items()}
     about = {"dense_model": model_facts(dense), "model": model_facts(linformer)}
     write_results(folder, flat | watch.read(), (arguments,), about)
+    linformer_name, dense_name = (Path(name).name for name in reversed(names))
+    title = arguments.title or f"{linformer_name} beside {dense_name}"
+    write_text(folder / PAGE, page(numbers, title, arguments.note, read_results(folder)["command"]))
     return numbers
 
 
@@ -200,10 +209,10 @@ def make_blocks(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], length
         ValueError: If the text fills fewer than three.
     """
     blocks = [block["input_ids"] for block in islice(iterate_blocks(texts, tokenizer, length), most)]
-    if len(blocks) < FEWEST_BLOCKS:
+    if len(blocks) < FEWEST_EMBEDDINGS:
         raise ValueError(
-            f"The text fills {len(blocks)} blocks of {length} tokens, but a comparison takes {FEWEST_BLOCKS}: give "
-            "more text, or smaller --lengths."
+            f"The text fills {len(blocks)} blocks of {length} tokens, but a comparison takes {FEWEST_EMBEDDINGS}: "
+            "give more text, or smaller --lengths."
         )
     return torch.tensor(blocks)
 
@@ -289,22 +298,3 @@ def compare_cost(
             f"{name}_peak_memory_bytes": memory[name],
         }
     return found
-
-
-def table_lines(numbers: dict[int, dict[str, float]]) -> list[str]:
-    """Set numbers as a table with a column for each length."""
-    names = list(dict.fromkeys(name for found in numbers.values() for name in found))
-    width = max(map(len, names))
-    lines = [f"{'tokens':{width}}" + "".join(f"{length:>12}" for length in numbers)]
-    for name in names:
-        cells = (f"{found[name]:>12.4g}" if name in found else f"{'-':>12}" for found in numbers.values())
-        lines.append(f"{name.replace('_', ' '):{width}}" + "".join(cells))
-    return lines
-
-
-def summary_lines(numbers: dict[int, dict[str, float]]) -> list[str]:
-    """Set length, cosine and speed as a table with a line for each length."""
-    rows = [
-        f"{length:>8}{found['embedding_cosine']:>10.3f}{found['speedup']:>9.2f} x" for length, found in numbers.items()
-    ]
-    return [f"{'tokens':>8}{'cosine':>10}{'speed':>11}", *rows]

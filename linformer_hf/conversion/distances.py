@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 
+FEWEST_EMBEDDINGS = 3  # two have a single similarity, of which there is no correlation
 ROWS_AT_ONCE = 256  # of a table of similarities, which is too large for memory where there are many examples
 
 
@@ -70,7 +71,8 @@ def similarity_correlation(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the correlation of the cosine similarities between rows, each pair once, of two `(E, M)` tables.
 
     Similarities are computed block by block, once for their means and once for their spread, so that the memory needed
-    does not grow with the square of E. It is NaN where there are fewer than two pairs, or all are equally similar.
+    does not grow with the square of E. It is NaN where there are fewer rows than `FEWEST_EMBEDDINGS`, or where all are
+    equally similar.
     """
     tables = [F.normalize(table.float()) for table in (first, second)]
     num_pairs = max(1, len(first) * (len(first) - 1) // 2)

@@ -1,4 +1,4 @@
-"""Retrieval from plain documents: second halves by first halves, long texts by passages that few models read."""
+"""Retrieval from plain documents: second halves by first halves, long texts by passages behind their beginning."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -119,8 +119,8 @@ def compare_retrieval(
     made = make_passages(tokenizer, documents, length, longest, most)
     if made is None and length > longest:
         logger.info(
-            f"No search by passages at {length} tokens: it takes two documents that fill them, and {PASSAGE_LENGTH} "
-            f"tokens beyond the {longest} that the dense model reads."
+            f"No search by passages at {length} tokens: it takes two blocks from within documents, each with "
+            f"{PASSAGE_LENGTH} tokens behind the {longest} that the dense model reads."
         )
     if made is not None:
         found |= {"passages": len(made.passages), "passage_texts": len(made.texts)}
@@ -135,8 +135,7 @@ def compare_retrieval(
 
 def tfidf_tables(tokenizer: PreTrainedTokenizerBase, made: Passages) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the TF-IDF of passages and texts, weighted by the texts, as tables with a column for each word."""
-    passages, texts = (
-        tokenizer.batch_decode(blocks, skip_special_tokens=True) for blocks in (made.passages, made.texts)
-    )
+    # without the frame, but with tokens for unknown words, or a text of those alone would have no words
+    passages, texts = (tokenizer.batch_decode(blocks[:, 1:-1]) for blocks in (made.passages, made.texts))
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=WORD).fit(texts)
     return tuple(torch.from_numpy(vectorizer.transform(rows).toarray()) for rows in (passages, texts))

@@ -11,38 +11,47 @@ from ..analysis.singular_values import recommend
 DEFAULT_LENGTH = 128
 
 
+def check_choice(
+    projected_length: list[int] | None, spectrum_file: str | None, energy: float | None, projection_type: str
+) -> None:
+    """Check the options that `choose_lengths` reads against each other, before any model is loaded.
+
+    Raises:
+        ValueError: If k is given twice or incompletely, or the projection has none.
+    """
+    if energy is not None and not 0 < energy <= 1:
+        raise ValueError(f"--energy is {energy}; it must be above 0 and at most 1.")
+    if (spectrum_file is None) != (energy is None):
+        raise ValueError("--spectrum_file and --energy choose k together; give both, or --projected_length.")
+    if energy is not None and projected_length is not None:
+        raise ValueError("k is given twice, by --projected_length and by --energy; give one of them.")
+    if energy is not None and projection_type != "linear":
+        raise ValueError(f"--energy chooses the rank of a matrix; --projection_type {projection_type} has none.")
+
+
 def choose_lengths(
     projected_length: list[int] | None,
     spectrum_file: str | None,
     energy: float | None,
     max_seq_length: int,
-    projection_type: str,
     projection_sharing: str,
 ) -> list[int]:
     """Return k as it was given, or the smallest that keeps a share of the energy of a spectrum.
+
+    The options must have passed `check_choice`.
 
     Args:
         projected_length: k, one number, or numbers from the first layer on, the last of which holds for the others.
         spectrum_file: A `spectrum.json` of the dense encoder.
         energy: Share of the energy of each layer's attention maps to keep.
         max_seq_length: n of the Linformer.
-        projection_type: As in `LinformerConfig`.
         projection_sharing: As in `LinformerConfig`.
 
     Raises:
-        ValueError: If k is given twice or incompletely, the file is no spectrum, or the spectrum does not apply to
-            such a Linformer.
+        ValueError: If the file is no spectrum, or the spectrum does not apply to such a Linformer.
     """
-    if spectrum_file is None and energy is None:
-        return projected_length or [DEFAULT_LENGTH]
-    if energy is not None and not 0 < energy <= 1:
-        raise ValueError(f"--energy is {energy}; it must be above 0 and at most 1.")
     if spectrum_file is None or energy is None:
-        raise ValueError("--spectrum_file and --energy choose k together; give both, or --projected_length.")
-    if projected_length is not None:
-        raise ValueError("k is given twice, by --projected_length and by --energy; give one of them.")
-    if projection_type != "linear":
-        raise ValueError(f"--energy chooses the rank of a matrix; --projection_type {projection_type} has none.")
+        return projected_length or [DEFAULT_LENGTH]
     energies, longest = read_spectrum(spectrum_file)
     if max_seq_length > longest:
         raise ValueError(

@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..common.measurement import STEADY_SECONDS, seconds_in_turns
+from ..common.measurement import STEADY_SECONDS, median_speedup, seconds_in_turns
 from ..modeling_linformer import (
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
@@ -236,8 +236,8 @@ def measure_seconds(
         names: Its inputs.
 
     Returns:
-        `torch_seconds`, and `<name>_seconds` and `<name>_speedup` over torch for each session: medians of runs
-        in turns, after one run to warm up.
+        `torch_seconds`, and `<name>_seconds` and `<name>_speedup` over torch for each session: medians over rounds in
+        which each runs once, after one run to warm up.
     """
     inputs = draw_inputs(model, names, 1, model.config.max_position_embeddings)
     steps = {"torch": partial(run_model, model, inputs)}
@@ -246,6 +246,5 @@ def measure_seconds(
     for step in steps.values():
         step()
     seconds = seconds_in_turns(steps, TIMED_RUNS, model.device, STEADY_SECONDS)
-    medians = {name: median(measured) for name, measured in seconds.items()}
-    numbers = {f"{name}_seconds": value for name, value in medians.items()}
-    return numbers | {f"{name}_speedup": medians["torch"] / medians[name] for name in sessions}
+    numbers = {f"{name}_seconds": median(measured) for name, measured in seconds.items()}
+    return numbers | {f"{name}_speedup": median_speedup(seconds["torch"], seconds[name]) for name in sessions}

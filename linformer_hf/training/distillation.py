@@ -21,6 +21,7 @@ from ..common.heads import MASKED_LM, NO_HEAD, Head, head_of_checkpoint, head_of
 from ..common.loading import LoadingArguments, check_length, load_whole
 from ..common.options import check_share, refuse_unused
 from ..conversion.companion_files import about_parent, carry_over, local_folder
+from ..conversion.distances import FEWEST_EMBEDDINGS
 from ..conversion.embeddings import MEAN_EMBEDDING, read_embedding, read_modules
 from ..conversion.windows import attention_modules
 from ..data.masking import MaskingCollator, mask_once
@@ -155,6 +156,8 @@ def distill(
         share = MASKED_SHARE if arguments.mlm_probability is None else arguments.mlm_probability
         if masks:
             held_out = mask_once(held_out, tokenizer, share, training.seed, hide_all=True)
+        if training.do_eval:
+            warn_of_few(len(held_out), num_tokens)
         teacher_folder = local_folder(arguments.teacher_name_or_path, arguments.teacher_revision, arguments.token)
         embedding = MEAN_EMBEDDING if teacher_folder is None else read_embedding(teacher_folder, training.device)
 
@@ -167,7 +170,7 @@ def distill(
     taught = student.base_model if head is NO_HEAD else student
     callbacks += [NewMasks(collator)] if masks else []
     if arguments.keep_leading_zeros:
-        keep_leading_zeros(taught)
+        keep_leading_zeros(taught, is_sharded=bool(training.fsdp))
     trainer = DistillationTrainer(
         model=taught,
         args=training,
@@ -189,7 +192,7 @@ def distill(
     student_folder = local_folder(student_name, arguments.model_revision, arguments.token)
     numbers = train_student(trainer, student, run, [student_folder, teacher_folder]) if training.do_train else {}
     if training.do_eval:
-        numbers |= without_prefix(trainer.evaluate())
+        numbers |= {**without_prefix(trainer.evaluate()), "eval_samples": len(held_out)}
         if lengths and not training.fsdp and trainer.is_world_process_zero():
             blocks = torch.tensor(held_out[:TIMED_BLOCKS]["input_ids"])
             numbers |= speedups(trainer.model, trainer.teacher, blocks, lengths)
@@ -207,6 +210,15 @@ def distill(
     )
     finish_run(trainer, run, numbers, arguments, about, student, next_step)
     return numbers
+
+
+def warn_of_few(held_out: int, num_tokens: int) -> None:
+    """Warn where held-out examples are too few for a correlation."""
+    if held_out < FEWEST_EMBEDDINGS:
+        logger.warning(
+            f"The held-out text gives {held_out} examples of up to {num_tokens} tokens. The correlation of their "
+            f"similarities takes {FEWEST_EMBEDDINGS} and will be no number: give more held-out text."
+        )
 
 
 def facts_of_texts(texts: Texts | None, splits: Sequence[str]) -> dict[str, int]:
@@ -385,4 +397,4 @@ def report(numbers: Mapping[str, float]) -> str:
     for name in MEASURES:
         before = f", {numbers[f'initial_{name}']:.3f} before training" if f"initial_{name}" in numbers else ""
         parts.append(f"{name.replace('_', ' ')} {numbers[name]:.3f}{before}")
-    return f"On held-out text against the teacher: {'; '.join(parts)}."
+    return f"On {numbers['eval_samples']} held-out examples against the teacher: {'; '.join(parts)}."

@@ -132,7 +132,7 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         }
 
     if arguments.keep_leading_zeros:
-        keep_leading_zeros(model)
+        keep_leading_zeros(model, is_sharded=bool(training.fsdp))
     trainer = Trainer(
         model=model,
         args=training,

@@ -8,19 +8,30 @@ numbers, and then every text would need all k slots.
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 
-def keep_leading_zeros(model: PreTrainedModel) -> None:
+logger = logging.get_logger(__name__)
+
+
+def keep_leading_zeros(model: PreTrainedModel, is_sharded: bool = False) -> None:
     """Give the zeros before the first weight in each row of a Linformer's projections no gradient from now on.
 
     Without a gradient, weight decay and the state of an optimizer leave zeros as they are. Rows of zeros alone, and
-    all weights of other models, learn as before. Wrappers that put other parameters in the place of the model's, as
-    FSDP does, lose the effect.
+    all weights of other models, learn as before.
 
     Args:
         model: What will be trained, as it is at the start.
+        is_sharded: Whether FSDP will put other parameters in the place of the model's. Then nothing is kept, and a
+            warning says so.
     """
     if getattr(model.config, "projection_type", None) != "linear":
+        return
+    if is_sharded:
+        logger.warning(
+            "--keep_leading_zeros has no effect on a model that --fsdp shards: after the training, short texts need "
+            "all slots. Without --fsdp they need fewer."
+        )
         return
     for name, weight in model.named_parameters():
         if name.endswith("projection.weight") and weight.requires_grad:

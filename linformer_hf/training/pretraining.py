@@ -191,7 +191,7 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
     training.eval_on_start = training.do_train and training.do_eval
     training.include_num_input_tokens_seen = "non_padding"
     if model_name is not None and arguments.keep_leading_zeros:
-        keep_leading_zeros(model)
+        keep_leading_zeros(model, is_sharded=bool(training.fsdp))
     trainer = PretrainingTrainer(
         model=model,
         args=training,

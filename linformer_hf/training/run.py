@@ -53,8 +53,8 @@ class RunArguments(OptimizerArguments):
     keep_leading_zeros: bool = field(
         default=True,
         metadata={
-            "help": "Where a Linformer is trained further, each of its slots reads no token before the first one that "
-            "it reads before the training, so that on a CPU short texts need fewer slots."
+            "help": "Where a saved Linformer is trained further, the first token that a slot reads stays the first. "
+            "So a text that ends before it still does not need the slot, and costs less on a CPU."
         },
     )
 

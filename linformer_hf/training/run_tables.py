@@ -12,7 +12,7 @@ from transformers import TrainerState
 from transformers.utils import logging
 
 from ..common.figures import plot_curves
-from ..common.markdown import markdown_table
+from ..common.markdown import markdown_table, written
 from ..common.records import check_record_folder, read_results, write_results
 from .progress import HELD_OUT, loss_curves
 
@@ -201,11 +201,6 @@ def spread(values: list[float | None]) -> str:
     parts += [f"± {written(stdev(finite), 2)}"] if len(finite) > 1 else []
     parts += [f"({len(finite)} of {len(values)})"] if len(finite) < len(values) > 1 else []
     return " ".join(parts)
-
-
-def written(value: float, digits: int = 4) -> str:
-    """Write a number with this many digits, and at least all those before the point."""
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def commands_of_rows(records: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import linformer_hf
 from linformer_hf.analysis.spectrum import SpectrumArguments, analyze_spectrum
+from linformer_hf.conversion import checkpoint_conversion
 from linformer_hf.conversion.checkpoint_conversion import ConversionArguments, convert_checkpoint
 from linformer_hf.data.tokenizers import train_tokenizer
 
@@ -136,6 +137,13 @@ def test_slots_are_asked_for_in_one_way(checkpoint, tmp_path):
         with pytest.raises(ValueError, match=reason):
             convert(checkpoint, tmp_path / "out", **{"projected_length": None, **options})
     assert not (tmp_path / "out").exists()
+
+
+def test_slots_are_checked_before_a_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_conversion, "load_dense", None)
+    (tmp_path / "dense").mkdir()
+    with pytest.raises(ValueError, match="--energy is 1.5; it must be"):
+        convert(tmp_path / "dense", tmp_path / "out", projected_length=None, spectrum_file="any.json", energy=1.5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -59,6 +59,8 @@ def test_a_model_on_the_hub_is_its_own_origin_and_a_folder_names_one(tmp_path):
 def test_files_that_a_converted_model_lacks_are_named(tmp_path):
     for name in ("config.json", "tokenizer.json", "vocab.txt", "model.safetensors", "README.md", "heads.pt"):
         (tmp_path / name).write_text("")
+    for name in ("results.json", "configuration_linformer.py", "modeling_linformer.py"):  # of a Linformer
+        (tmp_path / name).write_text("")
     (tmp_path / "onnx").mkdir()
     assert left_behind(tmp_path) == ["heads.pt", "onnx"]
 

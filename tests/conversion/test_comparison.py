@@ -11,6 +11,7 @@ from doors import run_here
 from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import linformer_hf.conversion.comparison
+from linformer_hf.common.markdown import written
 from linformer_hf.conversion.comparison import (
     ComparisonArguments,
     compare,
@@ -19,6 +20,7 @@ from linformer_hf.conversion.comparison import (
     make_blocks,
     mask_blocks,
 )
+from linformer_hf.conversion.comparison_page import cells, measures
 from linformer_hf.conversion.retrieval import make_halves
 
 
@@ -194,6 +196,25 @@ def test_a_comparison_leaves_its_record_and_may_be_repeated(folders, word_models
         assert record["numbers"]["embedding_cosine_32"] == numbers[32]["embedding_cosine"]
         assert numbers[32]["top1_agreement"] == expected[32]["top1_agreement"]
         assert record["about"]["dense_model"]["model_type"] == "bert"
+        page = (tmp_path / "out" / "README.md").read_text()
+        assert page.startswith("# linformer beside dense\n\n| tokens ") and record["command"] in page
+        rows = {cells[1].strip(): cells[2:-1] for line in page.splitlines() if len(cells := line.split("|")) > 3}
+        assert [float(cell) for cell in rows["tokens"]] == [16, 32]
+        assert list(rows)[2:] == [name.replace("_", " ") for name in numbers[32]]
+        for name, value in numbers[32].items():
+            assert rows[name.replace("_", " ")][1].strip() == written(value)
+
+
+def test_a_page_has_the_title_and_the_note_that_are_given(folders, tmp_path):
+    compare_models(arguments(folders, tmp_path / "out", lengths=[32], title="Two models", note="On two lines."))
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert page.startswith("# Two models\n\nOn two lines.\n\n| tokens")
+
+
+def test_numbers_that_come_at_some_lengths_stand_where_they_are_measured():
+    numbers = {1: {"a": 1, "c": 3, "e": 5}, 2: {"a": 1, "b": 2, "c": 3}, 3: {"c": 3, "d": 4, "e": 5}}
+    assert measures(numbers) == ["a", "b", "c", "d", "e"]
+    assert cells(numbers, "d") == ["-", "-", "4"]
 
 
 def test_without_lengths_short_ones_and_the_longest_are_compared(folders, tmp_path):
@@ -227,4 +248,4 @@ def test_the_script_shows_a_table(folders, tmp_path, monkeypatch, capsys):
     rows = {line[:30].strip(): line.split() for line in done.stderr.splitlines()}
     assert rows["tokens"][-2:] == ["16", "32"]
     record = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
-    assert rows["embedding cosine"][-1] == f"{record['embedding_cosine_32']:.4g}"
+    assert rows["embedding cosine"][-1] == written(record["embedding_cosine_32"])

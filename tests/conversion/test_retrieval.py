@@ -87,6 +87,16 @@ def test_passages_are_searched_as_loops_do():
     assert found["tfidf_passage_recall_at_1"] == pytest.approx(np.mean(similar.argmax(1) == made.sources.numpy()))
 
 
+def test_texts_of_unknown_words_alone_are_searched_too():
+    unknown = [[TOKENIZER.unk_token_id] * 128] * 2
+
+    def embed(blocks):
+        return blocks[:, :2].float()
+
+    found = compare_retrieval(TOKENIZER, unknown, 130, 32, 6, {"dense": embed})
+    assert found["tfidf_passage_recall_at_1"] == 0.5
+
+
 def test_a_comparison_searches_by_passages_where_it_reads_more_than_the_dense_model():
     dense = make_dense(BertModel, TOKENIZER)
     linformer = make_linformer(dense, max_position_embeddings=130, projected_length=16)

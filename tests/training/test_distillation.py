@@ -1,6 +1,7 @@
 """A Linformer learns from its dense teacher: the loss, windows of long text, the run as a user starts it."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,18 @@ def test_text_shorter_than_a_block_is_refused(pair, tmp_path):
     (tmp_path / "short.txt").write_text("One line.\nAnd another.\n")
     with pytest.raises(ValueError, match="block of 32"):
         distill(arguments(str(tmp_path / "short.txt"), pair), training(tmp_path / "run"))
+
+
+def test_too_few_held_out_examples_for_a_correlation_are_warned_of(pair, corpus, tmp_path, caplog):
+    (tmp_path / "short.txt").write_text("A cat and a dog. " * 10)
+    for name, files, share in (("few", [str(tmp_path / "short.txt")], None), ("enough", None, 0.2)):
+        caplog.clear()
+        numbers = distill(
+            arguments(corpus, pair, max_seq_length=32, validation_file=files, validation_share=share),
+            training(tmp_path / name, do_train=False),
+        )
+        assert math.isnan(numbers["similarity_correlation"]) == (numbers["eval_samples"] < 3) == (files is not None)
+        assert (f"gives {numbers['eval_samples']} examples of up to 32 tokens" in caplog.text) == (files is not None)
 
 
 @pytest.mark.parametrize(

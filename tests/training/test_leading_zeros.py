@@ -55,6 +55,18 @@ def test_frozen_projections_stay_as_they_are():
         assert weight.equal(before[name])
 
 
+def test_a_model_that_will_be_sharded_learns_everywhere_and_says_so(caplog):
+    model = tiny_model(projection_sharing="key_value")
+    start_projections(model, "graded")
+    keep_leading_zeros(model, is_sharded=True)
+    assert "--keep_leading_zeros has no effect on a model that --fsdp shards" in caplog.text
+    model(random_ids(2, 32)).last_hidden_state.square().sum().backward()
+    assert all(weight.grad.all() for weight in projections(model).values())
+    caplog.clear()
+    keep_leading_zeros(LinformerModel(tiny_config(projection_type="conv")), is_sharded=True)
+    assert caplog.text == ""
+
+
 def test_rows_of_zeros_and_convolutions_learn_everywhere():
     model = tiny_model(projection_sharing="key_value")
     weight = model.layers[0].attention.projection.weight
