@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from ..common.options import SHARING_HELP, TYPE_HELP
 from ..common.records import device_name, write_results
 from ..configuration_linformer import LinformerConfig
 from .baselines import DENSE, PEERS, PEERS_WITH_K, MeasuredModel
@@ -47,7 +48,7 @@ class EfficiencyArguments:
     )
     lengths: list[int] = field(
         default_factory=lambda: [512, 2048, 8192],
-        metadata={"help": "Tokens of a sequence. By default also n, the longest input of the models."},
+        metadata={"help": "Tokens of a sequence; also n of the models, unless --max_position_embeddings is given."},
     )
     max_position_embeddings: int | None = field(
         default=None,
@@ -101,8 +102,8 @@ class EfficiencyArguments:
     intermediate_size: int | None = field(
         default=None, metadata={"help": "Width of the MLP. By default 4 times --hidden_size."}
     )
-    projection_sharing: str = field(default="layerwise", metadata={"help": "none, headwise, key_value or layerwise."})
-    projection_type: str = field(default="linear", metadata={"help": "linear, mean_pool, max_pool or conv."})
+    projection_sharing: str = field(default="layerwise", metadata={"help": SHARING_HELP})
+    projection_type: str = field(default="linear", metadata={"help": TYPE_HELP})
     dropout: float = field(
         default=0.0,
         metadata={"help": "Dropout in training. Above 0, RoBERTa cannot use fused attention on a CPU."},

@@ -1,7 +1,17 @@
-"""Checks of options: those that have no effect, and numbers that are out of range."""
+"""Options that several commands have, and checks: those that have no effect, and numbers that are out of range."""
 
 from collections.abc import Mapping
 from typing import Any
+
+
+SHARING_HELP = (
+    "What shares a projection. none: nothing, each head has an E and an F; headwise: the heads of a layer; key_value: "
+    "also its keys and values; layerwise: all layers, one matrix for the model."
+)
+TYPE_HELP = (
+    "How tokens become slots. linear: by learned matrices; mean_pool, max_pool, conv: a slot for each window of n / k "
+    "tokens, by its mean, its maximum or learned weights."
+)
 
 
 def refuse_unused(options: Mapping[str, Any], reason: str) -> None:

@@ -15,6 +15,7 @@ from ..common.files import check_new_folder, whole_or_nothing
 from ..common.heads import HEADS, head_named, head_of_class
 from ..common.loading import check_tokenizer, load_whole, model_length
 from ..common.measurement import Stopwatch
+from ..common.options import SHARING_HELP, TYPE_HELP
 from ..common.records import model_facts, write_results
 from ..modeling_linformer import LinformerPreTrainedModel
 from ..sharing.hub import save_for_hub
@@ -68,19 +69,16 @@ class ConversionArguments:
             "matrix get the largest of these."
         },
     )
-    projection_sharing: str = field(
-        default="layerwise", metadata={"help": "What shares a projection: none, headwise, key_value or layerwise."}
-    )
-    projection_type: str = field(
-        default="linear", metadata={"help": "How tokens are projected to slots: linear, mean_pool, max_pool or conv."}
-    )
+    projection_sharing: str = field(default="layerwise", metadata={"help": SHARING_HELP})
+    projection_type: str = field(default="linear", metadata={"help": TYPE_HELP})
     projection_start: str = field(
         default="leading",
         metadata={
-            "help": "How projections are initialized. leading: each of the first k tokens has a slot of its own, to "
-            "which later tokens are added with a small weight; graded: each of the first k / 2 tokens has a slot of "
-            "its own, and the others average the tokens behind them; window: the first and the last token have a "
-            "slot each, and the others average the tokens between; folded: token j goes to slot j mod k."
+            "help": "How projections start. leading, for texts of up to k tokens: each of the first k tokens "
+            "has a slot, to which later tokens are added with a small weight; graded, for texts of all lengths: each "
+            "of the first k / 2 tokens has a slot, and the others average the tokens behind them; window, for texts "
+            "that fill n: the first and the last token have a slot each, and the others average the tokens between; "
+            "folded: token j goes to slot j mod k."
         },
     )
     position_growth: str = field(

@@ -11,11 +11,10 @@ from ..common.files import check_new_folder, whole_or_nothing
 from ..common.heads import head_of_checkpoint
 from ..common.loading import LoadingArguments, load_whole
 from ..common.measurement import Stopwatch
-from ..common.records import model_facts, write_results
+from ..common.records import model_facts, read_results, write_results
 from ..modeling_linformer import LinformerPreTrainedModel
-from ..sharing.card import origin_facts
 from ..sharing.hub import save_for_hub
-from .checkpoint_conversion import adapted_tokenizer, carry_companions, next_command
+from .checkpoint_conversion import REPORT, adapted_tokenizer, carry_companions, next_command
 from .companion_files import about_parent, local_folder
 from .projections import change_projected_length, projections_in, unread_tokens
 
@@ -139,6 +138,16 @@ def leaves_unread(model: LinformerPreTrainedModel, before: int) -> bool:
 
 
 def dense_parent(source: Path | None) -> str:
-    """Return the dense encoder that a Linformer comes from by its card, or a word in its place."""
-    parent = None if source is None else origin_facts(str(source)).get("base_model")
-    return parent if isinstance(parent, str) else "DENSE_ENCODER"
+    """Return the dense encoder that taught a Linformer, or that it was converted from, by its record.
+
+    Not by its card, whose `base_model` may be what the dense encoder was made from. A word stands in the place of one
+    that is not known.
+    """
+    if source is None:
+        return "DENSE_ENCODER"
+    try:
+        given = read_results(source).get("arguments", {})
+    except ValueError:
+        given = {}
+    converted_from = given.get("model_name_or_path") if (source / REPORT).is_file() else None
+    return given.get("teacher_name_or_path") or converted_from or "DENSE_ENCODER"

@@ -86,7 +86,8 @@ class TextArguments:
         },
     )
     streaming: bool = field(
-        default=False, metadata={"help": "Read while training, for text larger than the disk. Needs --max_steps."}
+        default=False,
+        metadata={"help": "Read while it is used, for text larger than the disk; training then needs --max_steps."},
     )
     shuffle_buffer_size: int | None = field(
         default=None,

@@ -59,8 +59,9 @@ def render_card(record: Mapping[str, Any], title: str) -> str:
 
     Args:
         record: As `read_results` returns it. In `about`, it names `pipeline_tag`, `dataset`, `dataset_type`,
-            `dataset_ids`, `metrics` (which numbers are results), `model`, `base_model`, `license` (with `license_name`
-            and `license_link` where it is `other`) and `language`; each may be missing.
+            `dataset_ids`, `measured_on` (where that is another data set), `metrics` (which numbers are results),
+            `model`, `base_model`, `license` (with `license_name` and `license_link` where it is `other`) and
+            `language`; each may be missing.
         title: Heading of the card.
 
     Returns:
@@ -74,15 +75,16 @@ def render_card(record: Mapping[str, Any], title: str) -> str:
         EvalResult(
             task_type=task,
             dataset_type=about["dataset_type"],
-            dataset_name=about["dataset"],
+            dataset_name=about.get("measured_on") or about["dataset"],
             metric_type=metric,
             metric_value=numbers[metric],
         )
         for metric in about.get("metrics", [])
         if isinstance(numbers.get(metric), int | float) and math.isfinite(numbers[metric])  # as the Hub's JSON asks
     ]
+    embeds = task == "sentence-similarity"
     data = ModelCardData(
-        library_name="transformers",
+        library_name="sentence-transformers" if embeds else "transformers",
         pipeline_tag=task,
         tags=["linformer", "linear-attention"] if is_linformer else None,
         datasets=about.get("dataset_ids"),
@@ -96,11 +98,13 @@ def render_card(record: Mapping[str, Any], title: str) -> str:
     return template.render(
         card_data=data,
         is_linformer=is_linformer,
+        embeds=embeds,
         title=hide(title),
         repo_id=REPO_ID,
         auto_class=head_of_pipeline(task).auto_class.__name__,
         model=about.get("model"),
         dataset=about.get("dataset"),
+        measured_on=about.get("measured_on"),
         base_model=about.get("base_model"),
         record=record or None,
         commands=[call["command"] for call in earlier_calls(record)],

@@ -122,6 +122,7 @@ def distill(
             arguments.train_file or arguments.validation_file,
             "text",
             arguments.builtin_sample,
+            arguments.validation_file,
         )
         if texts is None:
             texts = load_texts(arguments, training.seed, splits)

@@ -155,7 +155,7 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
         logger.info(line)
     hub_name = arguments.dataset_name or (HUB_NAME if arguments.task_name and not arguments.train_file else None)
     about = {
-        **about_data(hub_name, arguments.train_file, "table"),
+        **about_data(hub_name, arguments.train_file, "table", held_out_files=arguments.validation_file),
         **({"dataset": f"GLUE, {arguments.task_name}"} if arguments.task_name else {}),
         "pipeline_tag": "text-classification",
         **origin_facts(arguments.model_name_or_path, arguments.model_revision, arguments.token),

@@ -16,7 +16,7 @@ from transformers import (
 from transformers.utils import logging
 
 from ..common.loading import LoadingArguments, check_length, declare_loss_scaling
-from ..common.options import check_share, refuse_unused
+from ..common.options import SHARING_HELP, TYPE_HELP, check_share, refuse_unused
 from ..configuration_linformer import LinformerConfig
 from ..data.blocks import read_once
 from ..data.masking import MaskingCollator, mask_once, unigram_perplexity
@@ -89,10 +89,10 @@ class PretrainingArguments(TextArguments, LoadingArguments, RunArguments):
     )
     projection_sharing: str | None = field(
         default=None,
-        metadata={"help": "none, headwise, key_value or layerwise; of a new model. By default layerwise."},
+        metadata={"help": f"{SHARING_HELP} Of a new model, by default layerwise."},
     )
     projection_type: str | None = field(
-        default=None, metadata={"help": "linear, mean_pool, max_pool or conv; of a new model. By default linear."}
+        default=None, metadata={"help": f"{TYPE_HELP} Of a new model, by default linear."}
     )
     linformer_init: bool = field(
         default=False,
@@ -115,7 +115,7 @@ class PretrainingArguments(TextArguments, LoadingArguments, RunArguments):
     whole_word_mask: bool = field(default=False, metadata={"help": "Mask all tokens of a word together."})
     short_seq_length: int | None = field(
         default=None,
-        metadata={"help": "Train on blocks cut to this length first: cheaper, and long models learn sooner."},
+        metadata={"help": "Train on blocks cut to this length first, which cost less."},
     )
     short_share: float | None = field(
         default=None, metadata={"help": "Share of the steps that train on short blocks. By default 0.7."}
@@ -221,6 +221,7 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
             arguments.train_file or arguments.validation_file,
             "text",
             arguments.builtin_sample,
+            arguments.validation_file,
         ),
         "pipeline_tag": "fill-mask",
         **origin_facts(arguments.model_name_or_path, arguments.model_revision, arguments.token),

@@ -239,7 +239,11 @@ def finish_run(
 
 
 def about_data(
-    dataset_name: str | None, files: Sequence[str] | None, kind: str, builtin_sample: str | None = None
+    dataset_name: str | None,
+    files: Sequence[str] | None,
+    kind: str,
+    builtin_sample: str | None = None,
+    held_out_files: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Say what a card tells of the data of a run: a data set on the Hub, files by their last names, or the sample.
 
@@ -248,10 +252,12 @@ def about_data(
         files: As the user named them.
         kind: What files hold, as in `text`.
         builtin_sample: What of the built-in sample is read where nothing else is named; None is the default.
+        held_out_files: Those that the numbers are measured on, where they are files of their own.
     """
-    names = ", ".join(Path(file).name for file in files or [])
+    names, held_out_names = (", ".join(Path(file).name for file in some or []) for some in (files, held_out_files))
     return {
         "dataset": dataset_name or names or describe_sample(builtin_sample or DEFAULT_SAMPLE),
         "dataset_type": dataset_name or kind,
         "dataset_ids": [dataset_name] if dataset_name else None,
+        **({"measured_on": held_out_names} if held_out_names else {}),
     }

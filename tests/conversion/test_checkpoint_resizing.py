@@ -98,10 +98,24 @@ def test_windows_stay_and_their_number_grows_with_n(tmp_path, caplog):
     assert "slot that reads" not in caplog.text
 
 
-@pytest.mark.parametrize("card", ["# No metadata\n", "---\nbase_model: [a/b, c/d]\n---\n# Two parents\n"])
-def test_without_one_known_parent_a_word_stands_for_the_teacher(card, tmp_path):
-    (tmp_path / "README.md").write_text(card)
-    assert dense_parent(tmp_path) == dense_parent(None) == "DENSE_ENCODER"
+@pytest.mark.parametrize(
+    ("given", "is_converted", "parent"),
+    [
+        (None, False, "DENSE_ENCODER"),
+        ({}, True, "DENSE_ENCODER"),
+        ({"model_name_or_path": "a/bert"}, True, "a/bert"),
+        ({"model_name_or_path": "a/linformer"}, False, "DENSE_ENCODER"),
+        ({"model_name_or_path": "a/linformer", "teacher_name_or_path": "a/bert"}, False, "a/bert"),
+    ],
+)
+def test_the_dense_parent_is_read_off_the_record(given, is_converted, parent, tmp_path):
+    (tmp_path / "README.md").write_text("---\nbase_model: a/grandparent\n---\n# A model\n")
+    if given is not None:
+        (tmp_path / "results.json").write_text(json.dumps({"arguments": given, "numbers": {}}))
+    if is_converted:
+        (tmp_path / "conversion.json").write_text("{}")
+    assert dense_parent(tmp_path) == parent
+    assert dense_parent(None) == "DENSE_ENCODER"
 
 
 def test_slots_alone_change_and_other_heads_stay(tmp_path, caplog):

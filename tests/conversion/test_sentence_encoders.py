@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 from conftest import random_like
 from dense_twins import DOCUMENTS, make_dense, make_tokenizer
+from huggingface_hub import ModelCard
 from transformers import BertModel
 
 import linformer_hf
@@ -162,7 +164,7 @@ def test_a_longer_sentence_encoder_embeds_short_texts_as_before_and_its_teacher_
             )
         )
     command = next(line for line in caplog.messages if line.startswith("linformer distill"))
-    assert "--teacher_name_or_path someone/bert" in command and f"--model_name_or_path {tmp_path}/long " in command
+    assert f"--teacher_name_or_path {parent} " in command and f"--model_name_or_path {tmp_path}/long " in command
     before, _ = embeddings(tmp_path / "linear", TEXTS[:6])
     after, model = embeddings(tmp_path / "long", TEXTS[:6])
     assert model.max_seq_length == 64
@@ -170,6 +172,22 @@ def test_a_longer_sentence_encoder_embeds_short_texts_as_before_and_its_teacher_
     about = json.loads((tmp_path / "long" / "results.json").read_text())["about"]
     assert (about["license"], about["base_model"]) == ("mit", "someone/bert")
     assert about["pipeline_tag"] == "sentence-similarity"
+
+
+def test_the_code_in_the_card_of_a_sentence_encoder_runs(tmp_path):
+    parent = save_sentence_encoder(tmp_path)
+    convert_pretrained(str(parent), tmp_path / "linear", projected_length=LONGEST)
+    card = ModelCard((tmp_path / "linear" / "README.md").read_text())
+    assert (card.data.library_name, card.data.pipeline_tag) == ("sentence-transformers", "sentence-similarity")
+    blocks = re.findall(r"^```python\n(.*?)^```", card.text, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    names = {}
+    for block in blocks:
+        exec(block.replace("OWNER/NAME", str(tmp_path / "linear")), names)
+    assert type(names["model"]).__name__ == "LinformerModel"
+    assert_same_embeddings(
+        torch.from_numpy(names["embeddings"]), embeddings(parent, ["A sentence.", "Another one."])[0]
+    )
 
 
 def test_a_converted_sentence_encoder_loads_without_the_package(tmp_path):

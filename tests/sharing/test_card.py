@@ -80,6 +80,12 @@ def test_a_card_that_a_person_wrote_or_edited_stays(tmp_path, has_record):
     assert read_results(tmp_path)["numbers"] == {"perplexity": 11.0}
 
 
+def test_results_are_of_the_text_that_they_were_measured_on(tmp_path):
+    text = record(tmp_path, {"perplexity": 12.5}, about={**ABOUT, "measured_on": "ten other sentences"})
+    assert ModelCard(text).data.eval_results[0].dataset_name == "ten other sentences"
+    assert "Data: twenty sentences. Measured on ten other sentences. Started from owner/base." in text
+
+
 def test_infinity_is_in_the_table_and_not_in_the_metadata(tmp_path):
     text = record(tmp_path, {"perplexity": math.inf, "loss": math.nan, "old": None})
     assert "| loss | not a number |\n| old | unavailable |\n| perplexity | infinite |" in text

@@ -153,6 +153,7 @@ def test_a_card_names_data_and_models_without_their_folders(tmp_path):
         "dataset_ids": ["you/it"],
     }
     assert "Python" in about_data(None, None, "text")["dataset"]
+    assert about_data(None, ["a.txt"], "text", held_out_files=[str(tmp_path / "b.txt")])["measured_on"] == "b.txt"
 
 
 def test_the_first_evaluation_is_that_before_training():
