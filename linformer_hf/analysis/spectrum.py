@@ -1,20 +1,22 @@
 """Whether low rank holds for a model and a text: the spectrum of its attention maps, and the k to take."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import torch
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..common.files import check_own_folder, write_json
-from ..common.loading import LoadingArguments, check_length, check_tokenizer
+from ..common.loading import LoadingArguments, check_length, check_tokenizer, load_whole
 from ..common.measurement import Stopwatch
 from ..common.options import check_counts
-from ..common.records import model_facts, write_results
+from ..common.records import check_record, model_facts, write_results
 from ..data.blocks import iterate_blocks, iterate_lines
 from ..data.texts import TextArguments, load_texts
+from ..data.tokenizers import read_tokenizer
 from .accumulation import sum_over_texts
 from .figures import plot_spectrum
 from .summary import MEANINGS, compare_halves, recommendation, record_numbers, summarize, table
@@ -76,6 +78,8 @@ def analyze_spectrum(arguments: SpectrumArguments) -> dict[str, Any]:
     if not 0 < arguments.energy <= 1:
         raise ValueError(f"--energy is {arguments.energy}; it must be above 0 and at most 1.")
     folder = check_own_folder(arguments.output_dir, lambda names: STATE in names)
+    check_record(folder)
+    documents = read_documents(arguments)
     model, tokenizer = load_model(arguments.model_name_or_path, **arguments.loading())
     dense = None
     if arguments.dense_name_or_path is not None:
@@ -83,7 +87,7 @@ def analyze_spectrum(arguments: SpectrumArguments) -> dict[str, Any]:
         check_tokenizer(tokenizer, dense, arguments.dense_name_or_path)
         check_pair(model, dense)
     longest = text_length(arguments.max_seq_length, model, dense)
-    texts = read_texts(arguments, tokenizer, longest, arguments.line_by_line, arguments.max_texts)
+    texts = cut_texts(documents, tokenizer, longest, arguments.line_by_line, arguments.max_texts)
     num_ranks = count_ranks(model, len(texts[0]))
     rank = arguments.projected_length or -(-num_ranks // 4)
     if rank > num_ranks:
@@ -125,17 +129,21 @@ def load_model(name: str, **loading: Any) -> tuple[PreTrainedModel, PreTrainedTo
     """Load an encoder with its tokenizer.
 
     Raises:
-        ValueError: If the two do not fit.
+        ValueError: If the two do not fit, the weights are damaged or incomplete, or there is no tokenizer.
     """
     model = load_encoder(name, **loading)
-    tokenizer = AutoTokenizer.from_pretrained(name, **loading)
+    tokenizer = read_tokenizer(name, loading)
     check_tokenizer(tokenizer, model, name)
     return model, tokenizer
 
 
 def load_encoder(name: str, **loading: Any) -> PreTrainedModel:
-    """Load an encoder so that it returns its attention maps, in float32, on the GPU where there is one."""
-    model = AutoModel.from_pretrained(name, attn_implementation="eager", dtype=torch.float32, **loading)
+    """Load an encoder so that it returns its attention maps, in float32, on the GPU where there is one.
+
+    Raises:
+        ValueError: If its weights are damaged or incomplete.
+    """
+    model, _ = load_whole(AutoModel, name, attn_implementation="eager", dtype=torch.float32, **loading)
     encoder = model.get_encoder() if model.config.is_encoder_decoder else model
     return encoder.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -166,13 +174,18 @@ def text_length(requested: int | None, *models: PreTrainedModel | None) -> int:
     return min([check_length(requested, model) for model in limited] + [requested or LONGEST])
 
 
-def read_texts(
-    source: TextArguments, tokenizer: PreTrainedTokenizerBase, longest: int, line_by_line: bool, max_texts: int
+def read_documents(source: TextArguments) -> Iterable[str]:
+    """Return the documents; nothing is trained, so none of them are held out."""
+    return (row["text"] for row in load_texts(source, seed=0, splits=("train",))["train"])
+
+
+def cut_texts(
+    documents: Iterable[str], tokenizer: PreTrainedTokenizerBase, longest: int, line_by_line: bool, max_texts: int
 ) -> list[list[int]]:
-    """Read the first texts as token ids, and sort them from long to short, so that batches hold equal lengths.
+    """Return the first texts as token ids, sorted from long to short, so that batches hold equal lengths.
 
     Args:
-        source: Where the documents are.
+        documents: To cut.
         tokenizer: The tokenizer.
         longest: Tokens of a text.
         line_by_line: Take each document as it is, cut to this length, instead of packing them.
@@ -181,10 +194,8 @@ def read_texts(
     Raises:
         ValueError: If there is less text than one block.
     """
-    documents = load_texts(source, seed=0, splits=("train",))["train"]  # nothing is trained, so none are held out
     iterate = iterate_lines if line_by_line else iterate_blocks
-    examples = iterate((row["text"] for row in documents), tokenizer, longest)
-    rows = [row["input_ids"] for row in islice(examples, max_texts)]
+    rows = [row["input_ids"] for row in islice(iterate(documents, tokenizer, longest), max_texts)]
     if not rows:
         raise ValueError(
             f"The text is shorter than one block of {longest} tokens: give more text, a smaller --max_seq_length, or "

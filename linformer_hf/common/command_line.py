@@ -4,6 +4,7 @@ import copy
 import difflib
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 import yaml
-from huggingface_hub.errors import HTTPError
+from huggingface_hub.errors import HTTPError, StrictDataclassError
 from torch import distributed
 from transformers import HfArgumentParser
 
@@ -34,6 +35,7 @@ TRAINER_TITLE = "options of the Trainer"
 INTERRUPTED = 130  # exit code of a program that Ctrl-C ends, as shells count it
 LOGGERS = ("linformer_hf", "transformers", "huggingface_hub", "datasets", "accelerate", "")
 
+NO_MEMORY = re.compile("can't allocate memory|out of memory")  # as torch puts it
 # as the operating system, safetensors and torch put it
 FULL_DISK = re.compile("No space left|quota exceeded|File too large|failed writing file|unexpected pos")
 
@@ -73,6 +75,9 @@ class OptionParser(HfArgumentParser):
         )
         if unknown:
             raise ValueError(self.unknown_option(unknown[0]))
+        for name, value in ((field.name, getattr(group, field.name)) for group in groups for field in fields(group)):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"--{name} is {value}; it must be a number.")
         return tuple(groups)
 
     def renamed(self, flag: str) -> str:
@@ -222,6 +227,10 @@ def message_of(error: Exception) -> str | None:
     full = next((str(cause) for cause in causes(error) if FULL_DISK.search(str(cause))), None)
     if full is not None:
         message = f"{full}. Make room, and give the same command again; partly written files are ignored."
+    elif isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+        message = f"There is not enough memory: {error}. Take smaller batches, shorter texts or a smaller model."
+    elif isinstance(error, StrictDataclassError):  # a field of a config.json, in several lines
+        message = f"A configuration is damaged: {error}"
     elif isinstance(error, ValueError | OSError | PackageNotFoundError) or (
         isinstance(error, ImportError) and "pip install" in str(error)
     ):
@@ -243,8 +252,15 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 class SettingsLoader(yaml.SafeLoader):
     """Reads YAML, but the word `no` as it is written: it is a value of the Trainer, as in `eval_strategy: no`.
 
-    An option that is a switch reads the word too.
+    An option that is a switch reads the word too. An option that stands twice is refused.
     """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the options of a file, or what stands inside one of them."""
+        names = [str(key.value) for key, _ in node.value]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise yaml.constructor.ConstructorError(problem=f"{min(twice)} stands twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 BOOLEAN = "tag:yaml.org,2002:bool"

@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from .secrets import hide_everywhere
 
 
+JSON_KINDS = {dict: "an object", list: "a list"}
 UNFINISHED = ".part"  # at the end of the name of a file that is being written
 
 
@@ -70,8 +72,8 @@ def spell_non_finite(value: Any) -> Any:
     return value
 
 
-def read_json(file: str | Path) -> dict[str, Any]:
-    """Read a JSON object.
+def read_json(file: str | Path, kind: type = dict) -> Any:
+    """Read a JSON object, or a list.
 
     Raises:
         ValueError: If the file is missing or holds something else.
@@ -83,19 +85,36 @@ def read_json(file: str | Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} holds a JSON {type(content).__name__}, not an object.")
+    if not isinstance(content, kind):
+        raise ValueError(f"{file} holds a JSON {type(content).__name__}, not {JSON_KINDS[kind]}.")
     return content
+
+
+def check_writable(folder: Path) -> None:
+    """Check that files can be written into a folder, which may not exist yet.
+
+    Raises:
+        ValueError: If it, or a folder above it, is a file or takes no files.
+    """
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+        if not existing.is_dir():
+            raise ValueError(f"--output_dir is {folder}, and {existing} is no folder; name another one.")
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ValueError(f"--output_dir is {folder}, where no file can be written: {error.strerror}.") from error
 
 
 def check_new_folder(folder: str | Path) -> Path:
     """Return the folder that something is to be written into.
 
     Raises:
-        ValueError: If it holds something already.
+        ValueError: If it holds something already, or takes no files.
     """
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    check_writable(folder)
+    if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty; name a new folder.")
     return folder
 
@@ -108,11 +127,10 @@ def check_own_folder(folder: str | Path, is_own: Callable[[set[str]], bool]) -> 
         is_own: Tells from the names in a folder that is not empty whether an earlier call of the task left them.
 
     Raises:
-        ValueError: If it holds something else.
+        ValueError: If it holds something else, or takes no files.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a new --output_dir.")
+    check_writable(folder)
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     names = {name for name in names if not name.endswith(UNFINISHED)}
     if names and not is_own(names):
@@ -123,11 +141,15 @@ def check_own_folder(folder: str | Path, is_own: Callable[[set[str]], bool]) -> 
 
 @contextmanager
 def whole_or_nothing(folder: str | Path) -> Iterator[None]:
-    """Make a new folder, and remove it with all that was written into it if an error ends the work."""
+    """Make a new folder, or take an empty one, and leave it as it was if an error ends the work."""
     folder = Path(folder)
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if is_new:
+            folder.rmdir()
         raise

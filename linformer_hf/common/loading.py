@@ -56,6 +56,11 @@ def load_whole(
     except (SafetensorError, RuntimeError, EOFError, UnpicklingError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # as torch reports a file that was cut off
             raise
+        if "ignore_mismatched_sizes" in str(error):
+            raise ValueError(
+                f"The weights of {name} do not have the shapes that its config.json says; one of the two files is of "
+                "another model."
+            ) from error
         raise ValueError(f"The weights of {name} are damaged: {' '.join(str(error).split())[:300]}.") from error
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
     # Transformers draws a pooler wherever there is none, and only heads for sequences use it

@@ -41,6 +41,16 @@ def check_share(name: str, share: float | None) -> None:
         raise ValueError(f"--{name} is {share}; it must lie between 0 and 1.")
 
 
+def check_seed(seed: int) -> None:
+    """Check a seed of random numbers.
+
+    Raises:
+        ValueError: If some generator does not take it.
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"--seed is {seed}; it must lie between 0 and {2**32 - 1}.")
+
+
 def check_counts(counts: Mapping[str, int | None]) -> None:
     """Check options that count something.
 

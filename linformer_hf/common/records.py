@@ -108,17 +108,29 @@ def read_results(folder: str | Path) -> dict[str, Any]:
     """Read the record of a run, infinity and NaN among its numbers as floats, without secrets.
 
     Raises:
-        ValueError: If the folder has none.
+        ValueError: If the folder has none, or the file is damaged.
     """
     file = Path(folder) / FILE_NAME
     if not file.is_file():
         raise ValueError(f"{folder} has no {FILE_NAME}; run the command that makes it.")
     record = hide_everywhere(read_json(file))  # version 0.1.0 recorded tokens
     numbers = record.get("numbers", {})
+    if not all(isinstance(part, dict) for part in (numbers, record.get("arguments", {}), record.get("about") or {})):
+        raise ValueError(f"{file} is no record of this package; move it away.")
     record["numbers"] = {
         name: NON_FINITE.get(value, value) if isinstance(value, str) else value for name, value in numbers.items()
     }
     return record
+
+
+def check_record(folder: str | Path) -> None:
+    """Check that the record of a folder, where it has one, can be read, before work whose numbers it will get.
+
+    Raises:
+        ValueError: If it is damaged.
+    """
+    if (Path(folder) / FILE_NAME).is_file():
+        read_results(folder)
 
 
 def check_record_folder(folder: str | Path, fact: str) -> Path:

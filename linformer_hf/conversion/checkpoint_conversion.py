@@ -177,6 +177,7 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
         arguments.spectrum_file,
         arguments.energy,
         arguments.max_seq_length or model_length(dense),
+        dense.config.num_hidden_layers,
         arguments.projection_sharing,
     )
     model, report = convert_model(
@@ -259,7 +260,8 @@ def class_to_load(config: PreTrainedConfig, head: str | None) -> str:
     """
     if head is None:
         saved = (config.architectures or [""])[0]
-        if hasattr(transformers, saved):
+        saved_class = getattr(transformers, saved, None)
+        if isinstance(saved_class, type) and issubclass(saved_class, PreTrainedModel):
             return saved
         head = "none"
     mapping = head_named(head).auto_class._model_mapping
@@ -279,7 +281,10 @@ def adapted_tokenizer(
     Raises:
         ValueError: If there is none, or the model has no embedding for some of its tokens.
     """
-    tokenizer = AutoTokenizer.from_pretrained(name, **loading)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **loading)
+    except (ValueError, ImportError, KeyError, TypeError) as error:
+        raise ValueError(f"The tokenizer of {name} does not load: {str(error).strip().splitlines()[0]}") from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made where there are no files of one
         raise ValueError(f"{name} has no tokenizer; save it there with `tokenizer.save_pretrained`.")
     check_tokenizer(tokenizer, model, name)

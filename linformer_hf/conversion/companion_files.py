@@ -13,6 +13,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from transformers.utils import logging
 
+from ..common.files import read_json
 from ..common.records import FILE_NAME
 from ..sharing.card import CARD, origin_facts
 from ..sharing.hub import CODE
@@ -98,16 +99,16 @@ def carry_over(source: Path, target: Path, max_seq_length: int | None = None) ->
     modules = read_modules(source)
     if not modules:
         return []
-    read_embedding(source)  # an unsupported setting is found before anything is written
+    read_embedding(source)  # what is not supported, or damaged, is found before anything is written
+    lengths = transformer_folder(source) / LENGTH_FILE
+    settings = read_json(lengths) if lengths.is_file() else None
     copied = [copy_module(module, source, target) for module in modules if module.kind != TRANSFORMER]
     listed = [{**modules[0].listed, "path": ""}, *(module.listed for module in modules[1:])]
     write_settings(target / MODULES_FILE, listed)
-    prompts, lengths = source / PROMPTS_FILE, transformer_folder(source) / LENGTH_FILE
-    if prompts.is_file():
-        shutil.copy(prompts, target / PROMPTS_FILE)
+    if (source / PROMPTS_FILE).is_file():
+        shutil.copy(source / PROMPTS_FILE, target / PROMPTS_FILE)
         copied.append(PROMPTS_FILE)
-    if lengths.is_file():
-        settings = json.loads(lengths.read_text(encoding="utf-8"))
+    if settings is not None:
         if max_seq_length is not None and settings.get("max_seq_length"):
             settings["max_seq_length"] = max_seq_length
         write_settings(target / LENGTH_FILE, settings)
@@ -133,7 +134,7 @@ def write_settings(file: Path, settings: Any) -> None:
 def longest_text(folder: Path) -> int | None:
     """Return the longest text in tokens that a sentence encoder reads; None where its folder does not say."""
     file = transformer_folder(folder) / LENGTH_FILE
-    return json.loads(file.read_text(encoding="utf-8")).get("max_seq_length") if file.is_file() else None
+    return read_json(file).get("max_seq_length") if file.is_file() else None
 
 
 def left_behind(folder: Path) -> list[str]:

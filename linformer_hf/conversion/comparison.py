@@ -9,22 +9,24 @@ from pathlib import Path
 
 import torch
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..common.files import write_text
 from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_head
 from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
 from ..common.measurement import STEADY_SECONDS, Stopwatch, median_speedup, peak_tensor_bytes, seconds_in_turns
-from ..common.options import check_counts
+from ..common.options import check_counts, check_seed
 from ..common.records import check_record_folder, model_facts, read_results, write_results
 from ..data.blocks import iterate_blocks
 from ..data.masking import MaskingCollator
 from ..data.texts import TextArguments, load_texts
+from ..data.tokenizers import read_tokenizer
 from .companion_files import local_folder
-from .comparison_page import PAGE, page, summary_lines, table_lines
+from .comparison_page import PAGE, measures, page, summary_lines, table_lines
 from .distances import FEWEST_EMBEDDINGS, similarity_correlation
 from .embeddings import MEAN_EMBEDDING, TextEmbedding, read_embedding
+from .families import check_parent
 from .retrieval import compare_retrieval
 from .windows import read, window_sizes
 
@@ -45,7 +47,9 @@ class ComparisonArguments(TextArguments, LoadingArguments):
         default="main", metadata={"help": "Which branch, tag or commit of the dense encoder to load."}
     )
     model_name_or_path: str = field(metadata={"help": "The Linformer that was converted from it, with its tokenizer."})
-    output_dir: str = field(metadata={"help": "A new folder for the page and the record."})
+    output_dir: str = field(
+        metadata={"help": "A folder for the page and the record; new, or of a comparison of the same models."}
+    )
     lengths: list[int] | None = field(
         default=None,
         metadata={"help": "Lengths to compare at, in tokens. By default 16, 64, 128, 256, 512, 1024, ... up to n."},
@@ -63,7 +67,7 @@ class ComparisonArguments(TextArguments, LoadingArguments):
 
 
 def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]]:
-    """Compare two saved models, log a table, and write it with its command to a page, and a record.
+    """Compare two saved models, log a table, and write a page and a record.
 
     Returns:
         The numbers of each length, as from `compare`.
@@ -72,11 +76,16 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
         ValueError: If models, text, lengths and folder do not fit.
     """
     folder = check_record_folder(arguments.output_dir, "dense_model")
+    check_same_models(folder, arguments)
+    check_numbers(arguments.lengths or (), arguments.max_blocks, arguments.batch_size, arguments.rounds)
+    check_seed(arguments.seed)
+    documents = read_documents(arguments)
     watch = Stopwatch()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     names = arguments.dense_name_or_path, arguments.model_name_or_path
     sources = {**arguments.loading(), "revision": arguments.dense_revision}, arguments.loading()
     configs = [AutoConfig.from_pretrained(name, **source) for name, source in zip(names, sources)]
+    check_parent(configs[1], configs[0], names[1], names[0])
     head = shared_head(*(head_of_checkpoint(config.architectures) for config in configs))
     dense, linformer = (
         load_whole(head.auto_class, name, dtype=torch.float32, **source)[0].to(device)
@@ -89,8 +98,8 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     numbers = compare(
         dense,
         linformer,
-        AutoTokenizer.from_pretrained(arguments.model_name_or_path, **arguments.loading()),
-        read_documents(arguments),
+        read_tokenizer(arguments.model_name_or_path, arguments.loading()),
+        documents,
         lengths=lengths,
         max_blocks=arguments.max_blocks,
         batch_size=arguments.batch_size,
@@ -108,10 +117,39 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     flat = {f"{name}_{length}": value for length, found in numbers.items() for name, value in found.items()}
     about = {"dense_model": model_facts(dense), "model": model_facts(linformer)}
     write_results(folder, flat | watch.read(), (arguments,), about)
-    linformer_name, dense_name = (Path(name).name for name in reversed(names))
-    title = arguments.title or f"{linformer_name} beside {dense_name}"
-    write_text(folder / PAGE, page(numbers, title, arguments.note, read_results(folder)["command"]))
+    title = arguments.title or " beside ".join(Path(name).name for name in reversed(names))
+    write_text(folder / PAGE, page(read_results(folder), measures(numbers), title, arguments.note))
     return numbers
+
+
+def check_same_models(folder: Path, arguments: ComparisonArguments) -> None:
+    """Check that a folder which holds a comparison holds one of the same models.
+
+    Raises:
+        ValueError: If it holds one of others, whose numbers would be lost.
+    """
+    earlier = read_results(folder).get("arguments", {}) if folder.is_dir() and any(folder.iterdir()) else {}
+    for name in ("dense_name_or_path", "model_name_or_path"):
+        asked = getattr(arguments, name)
+        if earlier.get(name, asked) != asked:
+            raise ValueError(
+                f"{folder} holds a comparison with --{name} {earlier[name]}, and this call asks for {asked}: name a "
+                "new --output_dir."
+            )
+
+
+def check_numbers(lengths: Sequence[int], max_blocks: int, batch_size: int, rounds: int) -> None:
+    """Check the numbers of a comparison as far as they depend on no model.
+
+    Raises:
+        ValueError: At the first that is too small.
+    """
+    check_counts({"batch_size": batch_size, "rounds": rounds})
+    if max_blocks < FEWEST_EMBEDDINGS:
+        raise ValueError(f"--max_blocks is {max_blocks}; a comparison takes {FEWEST_EMBEDDINGS}.")
+    for length in lengths:
+        if length < SMALLEST_LENGTH:
+            raise ValueError(f"--lengths has {length}; it must be {SMALLEST_LENGTH} or more.")
 
 
 def read_documents(arguments: ComparisonArguments) -> list[str]:
@@ -163,13 +201,11 @@ def compare(
         ValueError: If a length is more than the Linformer reads or than the text fills, the tokenizer does not fit, or
             a number is no count.
     """
-    check_counts({"max_blocks": max_blocks, "batch_size": batch_size, "rounds": rounds})
+    check_numbers(lengths, max_blocks, batch_size, rounds)
     longest = model_length(linformer)
     for length in lengths:
-        if not SMALLEST_LENGTH <= length <= longest:
-            raise ValueError(
-                f"--lengths has {length}; it must lie between {SMALLEST_LENGTH} and {longest}, the Linformer's n."
-            )
+        if length > longest:
+            raise ValueError(f"--lengths has {length}; the Linformer reads {longest} tokens.")
     for model in (dense, linformer):
         check_tokenizer(tokenizer, model, model.config.model_type)
         model.eval()

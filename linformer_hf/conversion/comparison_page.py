@@ -1,11 +1,15 @@
-"""What a comparison of two models says: tables for the log, and a page with the command that made it."""
+"""What a comparison of two models says: tables for the log, and a page with the commands that made it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..common.markdown import markdown_table, written
+from ..common.records import earlier_calls
 
 
 PAGE = "README.md"
+AT_LENGTH = re.compile(r"(.+)_(\d+)")
 
 Numbers = Mapping[int, Mapping[str, float]]  # of each length, by name
 
@@ -45,16 +49,23 @@ def summary_lines(numbers: Numbers) -> list[str]:
     return [f"{'tokens':>8}{'cosine':>10}{'speed':>11}", *rows]
 
 
-def page(numbers: Numbers, title: str, note: str, command: str) -> str:
-    """Set numbers as a page in Markdown.
+def page(record: Mapping[str, Any], order: Sequence[str], title: str, note: str) -> str:
+    """Set the numbers of a record as a page in Markdown, with the commands that made them.
 
     Args:
-        numbers: As from `comparison.compare`.
+        record: Its numbers are named as from `comparison.compare`, with the length at the end.
+        order: Of the rows, by the names of the numbers; others come after them.
         title: Heading of the page.
         note: Stands below the title; may be empty.
-        command: That made the numbers.
     """
-    header = ["tokens", *map(str, numbers)]
-    rows = [[name.replace("_", " "), *cells(numbers, name)] for name in measures(numbers)]
-    parts = [f"# {title}", note, markdown_table(header, rows), f"```text\n{command}\n```"]
+    numbers: dict[int, dict[str, float]] = {}
+    for name, value in record["numbers"].items():
+        if at_length := AT_LENGTH.fullmatch(name):
+            numbers.setdefault(int(at_length[2]), {})[at_length[1]] = value
+    numbers = dict(sorted(numbers.items()))
+    header = ["tokens", *(f"{length:,}" for length in numbers)]
+    names = dict.fromkeys([*order, *measures(numbers)])
+    rows = [[name.replace("_", " "), *cells(numbers, name)] for name in names]
+    commands = "\n".join(call["command"] for call in earlier_calls(record))
+    parts = [f"# {title}", note, markdown_table(header, rows), f"```text\n{commands}\n```"]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -6,7 +6,6 @@ settings. A folder without it is read as Sentence Transformers reads it, by the 
 Letters: B batch, N tokens, M model width, D width of an embedding.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
+from ..common.files import read_json
 from .distances import at_least_single
 from .windows import Reading
 
@@ -154,7 +154,9 @@ def read_modules(folder: Path) -> list[EmbeddingModule]:
     if not file.is_file():
         return []
     modules = []
-    for entry in json.loads(file.read_text(encoding="utf-8")):
+    for entry in read_json(file, list):
+        if not (isinstance(entry, dict) and isinstance(entry.get("type"), str) and isinstance(entry.get("path"), str)):
+            raise ValueError(f"{file} lists {entry}; a step has a `type` and a `path`.")
         owner, _, kind = entry["type"].rpartition(".")
         if kind not in SUPPORTED_MODULES or not owner.startswith("sentence_transformers."):
             raise ValueError(
@@ -200,7 +202,7 @@ def check_input(folder: Path) -> None:
         ValueError: If it reads or writes something else.
     """
     file = folder / "config.json"
-    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    settings = read_json(file) if file.is_file() else {}
     for field in ("module_input_name", "module_output_name"):
         name = settings.get(field) or EMBEDDING_NAME
         if name != EMBEDDING_NAME:
@@ -215,11 +217,11 @@ def read_poolings(file: Path) -> tuple[str, ...]:
     Raises:
         ValueError: If one is unknown.
     """
-    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = read_json(file)
     names = settings.get("pooling_mode")
     if names is None:
         names = [name for field, name in OLD_POOLING_FIELDS.items() if settings.get(field)] or [MEAN]
-    names = (names,) if isinstance(names, str) else tuple(names)
+    names = tuple(names) if isinstance(names, list) else (names,)
     for name in names:
         if name not in POOLINGS:
             raise ValueError(f"{file} asks for the pooling {name!r}; supported are {', '.join(POOLINGS)}.")
@@ -233,7 +235,7 @@ def read_dense(folder: Path) -> nn.Sequential:
         ValueError: If it has a residual connection or an activation that is not torch's.
     """
     file = folder / "config.json"
-    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = read_json(file)
     owner, _, name = settings["activation_function"].rpartition(".")
     if not owner.startswith("torch.nn") or settings.get("use_residual"):
         raise ValueError(

@@ -316,3 +316,31 @@ def head_refusal(config: PreTrainedConfig, class_name: str) -> str | None:
 def reads_first_token(config: PreTrainedConfig) -> bool:
     """Tell whether an ELECTRA's head for choices is built as a Linformer's is."""
     return bool(config.summary_type == "first" and config.summary_use_proj and config.summary_activation)
+
+
+def check_parent(config: PreTrainedConfig, parent_config: PreTrainedConfig, name: str, parent_name: str) -> None:
+    """Check by their configurations that a Linformer may have been converted from a dense encoder.
+
+    Args:
+        config: Of the Linformer.
+        parent_config: Of the dense encoder.
+        name: What the Linformer is called in messages.
+        parent_name: What the dense encoder is called.
+
+    Raises:
+        ValueError: If one is of another family, or they differ in what a conversion keeps.
+    """
+    if config.model_type != "linformer":
+        raise ValueError(f"{name} is a {config.model_type}, not a Linformer; make one with `linformer convert` first.")
+    if parent_config.model_type not in FAMILIES:
+        raise ValueError(
+            f"{parent_name} is a {parent_config.model_type}; take the dense encoder that {name} was made from, one of "
+            f"{', '.join(FAMILIES)}."
+        )
+    for fact in ("vocab_size", "hidden_size", "num_hidden_layers"):
+        ours, theirs = getattr(config, fact), getattr(parent_config, fact)
+        if ours != theirs:
+            raise ValueError(
+                f"`{fact}` is {ours} in {name} and {theirs} in {parent_name}; take the dense encoder that the "
+                "Linformer was made from."
+            )

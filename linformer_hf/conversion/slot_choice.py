@@ -34,6 +34,7 @@ def choose_lengths(
     spectrum_file: str | None,
     energy: float | None,
     max_seq_length: int,
+    num_layers: int,
     projection_sharing: str,
 ) -> list[int]:
     """Return k as it was given, or the smallest that keeps a share of the energy of a spectrum.
@@ -45,6 +46,7 @@ def choose_lengths(
         spectrum_file: A `spectrum.json` of the dense encoder.
         energy: Share of the energy of each layer's attention maps to keep.
         max_seq_length: n of the Linformer.
+        num_layers: Its layers.
         projection_sharing: As in `LinformerConfig`.
 
     Raises:
@@ -57,6 +59,11 @@ def choose_lengths(
         raise ValueError(
             f"{spectrum_file} was measured on texts of {longest} tokens, and the Linformer reads {max_seq_length}, "
             "which may need more slots: give --projected_length, or measure the spectrum on longer texts."
+        )
+    if len(energies) != num_layers:
+        raise ValueError(
+            f"{spectrum_file} is of a model of {len(energies)} layers, and this one has {num_layers}: measure its own "
+            "with `linformer spectrum`."
         )
     lengths = recommend(energies, energy)
     # layers that share a matrix use its first rows, and a smaller k would cover only the beginning of a text

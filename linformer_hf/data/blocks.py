@@ -22,6 +22,7 @@ except ImportError as error:
 
 
 EPOCH = "epoch"  # of an example: in which pass over a stream it was read
+FRAME = 2  # tokens, one before the text of a block and one behind it
 DOCUMENTS = 1000  # that are tokenized, and looked up, together
 BATCH_TOKENS = 2**20  # of blocks that are written together
 
@@ -105,7 +106,7 @@ def pack_blocks(
         check_blocks(next(iter(stream.read_pass(0)), None) is not None, num_tokens)
         return stream
     frame = find_frame(tokenizer)
-    room = num_tokens - len(frame)
+    room = room_in(num_tokens)
     documents = table.map(
         tokenize,
         batched=True,
@@ -133,6 +134,19 @@ def pack_blocks(
         desc="Packing blocks",
     )
     return blocks.with_format(None)
+
+
+def room_in(num_tokens: int) -> int:
+    """Return how many tokens of text a block holds between those that frame it.
+
+    Raises:
+        ValueError: If it holds none.
+    """
+    if num_tokens <= FRAME:
+        raise ValueError(
+            f"--max_seq_length is {num_tokens}, but {FRAME} tokens frame the text of a block: give more than {FRAME}."
+        )
+    return num_tokens - FRAME
 
 
 def check_blocks(is_filled: bool, num_tokens: int) -> None:
@@ -213,7 +227,7 @@ def iterate_blocks(
         ValueError: If the tokenizer has no token for the start or the end of a text.
     """
     start_token, end_token = find_frame(tokenizer)
-    room, texts, none = num_tokens - 2, iter(texts), (0, 0)
+    room, texts, none = room_in(num_tokens), iter(texts), (0, 0)
     ids: list[int] = []
     offsets: list[tuple[int, int]] = []
     while batch := list(islice(texts, DOCUMENTS)):

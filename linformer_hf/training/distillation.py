@@ -1,5 +1,6 @@
 """Teach a Linformer to do what the dense encoder does that it came from: arguments, and one function."""
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from ..common.options import check_share, refuse_unused
 from ..conversion.companion_files import about_parent, carry_over, local_folder
 from ..conversion.distances import FEWEST_EMBEDDINGS
 from ..conversion.embeddings import MEAN_EMBEDDING, read_embedding, read_modules
+from ..conversion.families import check_parent
 from ..conversion.windows import attention_modules
 from ..data.masking import MaskingCollator, mask_once
 from ..data.texts import TextArguments, Texts, load_texts
@@ -247,12 +249,12 @@ def check_arguments(arguments: DistillationArguments, training: TrainingArgument
     """
     weights = {name: value for name, value in vars(arguments).items() if name.endswith("_weight")}
     for name, value in weights.items():
-        if value < 0:
+        if not 0 <= value < math.inf:
             raise ValueError(f"--{name} is {value}; it must be 0, which leaves that part out, or more.")
     if not any(weights.values()):
         raise ValueError(f"{', '.join('--' + name for name in weights)} are all 0, so there is nothing to learn.")
     for name in ("temperature", "projection_learning_rate"):
-        if getattr(arguments, name) <= 0:
+        if not 0 < getattr(arguments, name) < math.inf:
             raise ValueError(f"--{name} is {getattr(arguments, name)}; it must be more than 0.")
     check_share("mlm_probability", arguments.mlm_probability)
     if arguments.mlm_probability == 0:
@@ -289,18 +291,12 @@ def load_models(
         Student, teacher, and the head whose predictions are taught, as in `common.heads`.
 
     Raises:
-        ValueError: If the student is no Linformer, or the two differ in what must be equal.
+        ValueError: If the student is no Linformer, its weights are damaged or incomplete, or the two differ in what
+            must be equal.
     """
     config = AutoConfig.from_pretrained(name, **loading)
-    if config.model_type != "linformer":
-        raise ValueError(f"{name} is a {config.model_type}, not a Linformer; make one with `linformer convert` first.")
     teacher_config = AutoConfig.from_pretrained(teacher_name, **teacher_loading)
-    for fact in ("vocab_size", "hidden_size", "num_hidden_layers"):
-        if getattr(config, fact) != getattr(teacher_config, fact):
-            raise ValueError(
-                f"`{fact}` is {getattr(config, fact)} in {name} and {getattr(teacher_config, fact)} in "
-                f"{teacher_name}; take the encoder that the Linformer was made from as its teacher."
-            )
+    check_parent(config, teacher_config, name, teacher_name)
     heads = [head_of_checkpoint(one.architectures) for one in (teacher_config, config)]
     head = shared_head(*heads) if teaches_predictions else NO_HEAD
     if head not in (NO_HEAD, MASKED_LM) and config.num_labels != teacher_config.num_labels:
@@ -308,7 +304,8 @@ def load_models(
             f"{name} has {config.num_labels} labels and {teacher_name} {teacher_config.num_labels}; take the teacher "
             "that the Linformer was made from, or give --logits_weight 0."
         )
-    student = heads[1].auto_class.from_pretrained(
+    student, _ = load_whole(
+        heads[1].auto_class,
         name,
         **loading,
         **dict.fromkeys(DROPOUTS, 0.0),

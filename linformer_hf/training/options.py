@@ -1,13 +1,28 @@
-"""Options of the Trainer that need each other, checked before the work begins."""
+"""Options of the Trainer that need each other, or would train nothing, checked before the work begins."""
 
 from collections.abc import Collection
 
 from transformers import EarlyStoppingCallback, TrainingArguments
 
-from ..common.options import refuse_unused
+from ..common.options import check_counts, refuse_unused
 
 
 MEASURED_BY_THE_TRAINER = {"loss", "runtime", "samples_per_second", "steps_per_second"}
+
+
+def check_training_counts(training: TrainingArguments) -> None:
+    """Check the Trainer's options that count something in training, which it finds late or takes for something else.
+
+    Raises:
+        ValueError: At the first that trains nothing.
+    """
+    names = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+    check_counts({name: getattr(training, name) for name in names})
+    if training.max_steps == 0 or (training.max_steps < 0 and training.num_train_epochs <= 0):
+        name = "max_steps" if training.max_steps == 0 else "num_train_epochs"
+        raise ValueError(
+            f"--{name} is {getattr(training, name)}, which trains nothing; without --do_train it measures."
+        )
 
 
 def check_best_metric(

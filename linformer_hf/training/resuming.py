@@ -1,6 +1,5 @@
 """Where a run stands when it starts: at the beginning, at a checkpoint, or at its end."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -10,6 +9,8 @@ from zipfile import is_zipfile
 from transformers import TrainingArguments
 from transformers.utils import logging
 
+from ..common.files import read_json
+from ..sharing.hub import tensor_names
 from .run_options import OPTIONS
 
 
@@ -18,6 +19,7 @@ logger = logging.get_logger(__name__)
 STATE = "trainer_state.json"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 RANDOM_STATE = re.compile(r"rng_state_(\d+)\.pth")
+NEEDED_OF_STATE = {"global_step", "max_steps", "num_train_epochs", "epoch", "num_input_tokens_seen"}
 IGNORED = {"runs", OPTIONS}  # written before the first checkpoint; the former by TensorBoard
 
 
@@ -115,7 +117,7 @@ def is_whole(checkpoint: Path, num_processes: int) -> bool:
         ValueError: If it was written by another number of processes, whose batches and random states these cannot
             go on with.
     """
-    if read_state(checkpoint) is None:
+    if read_state(checkpoint) is None or not all(map(is_readable, checkpoint.iterdir())):
         return False
     wrote = num_writers(checkpoint)
     if wrote is None:  # only a process of several leaves no whole set of random states
@@ -126,6 +128,16 @@ def is_whole(checkpoint: Path, num_processes: int) -> bool:
             f"{num_processes}: start it with {wrote}, or name a new --output_dir."
         )
     return True
+
+
+def is_readable(file: Path) -> bool:
+    """Tell whether a file of weights, or of a state that torch saved, was written to its end; others are not read."""
+    if file.suffix == ".safetensors":
+        try:
+            tensor_names(file)
+        except ValueError:
+            return False
+    return file.suffix != ".pt" or is_zipfile(file)
 
 
 def num_writers(checkpoint: Path) -> int | None:
@@ -140,9 +152,10 @@ def num_writers(checkpoint: Path) -> int | None:
 def read_state(folder: Path) -> dict[str, Any] | None:
     """Read the Trainer's state in a folder; None if there is none that is whole."""
     try:
-        return json.loads((folder / STATE).read_text("utf-8"))
+        state = read_json(folder / STATE)
     except (OSError, ValueError):
         return None
+    return state if state.keys() >= NEEDED_OF_STATE else None
 
 
 def tokens_seen(checkpoint: str | None) -> int:

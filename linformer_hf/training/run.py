@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from transformers import (
@@ -18,13 +17,15 @@ from transformers import (
 from transformers.utils import logging
 
 from ..common.figures import plot_curves
+from ..common.files import check_writable
 from ..common.loading import check_tokenizer, model_length
 from ..common.measurement import Stopwatch
-from ..common.records import FILE_NAME, model_facts, write_results
+from ..common.records import FILE_NAME, check_record, model_facts, write_results
 from ..common.secrets import move_tokens_to_environment
 from ..data.library_sample import DEFAULT_SAMPLE, describe_sample
 from ..sharing.card import write_card
 from .optimizers import OptimizerArguments
+from .options import check_training_counts
 from .progress import loss_curves
 from .resuming import find_checkpoint, finished_run, tokens_seen
 from .run_options import (
@@ -98,7 +99,10 @@ def start_run(
     if not any(getattr(training, purpose) for purpose in purposes):
         *others, last = [f"--{purpose}" for purpose in purposes]
         raise ValueError(f"Nothing is asked for: give {', '.join(others)}, {last} or several of them.")
-    check_output_dir(Path(training.output_dir))
+    check_writable(Path(training.output_dir))
+    check_record(training.output_dir)
+    if training.do_train:
+        check_training_counts(training)
     move_tokens_to_environment([training])  # the Trainer pickles its arguments beside the model
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     check_processes(launched, training.world_size, training.device.type, is_sharded=bool(training.fsdp))
@@ -115,22 +119,6 @@ def start_run(
     if training.device.type == "cpu":
         training.dataloader_pin_memory = False  # torch would warn that nothing gains from it
     return Run(checkpoint, trained_folder, options, Stopwatch())
-
-
-def check_output_dir(folder: Path) -> None:
-    """Check that files can be written into a folder, which may not exist yet.
-
-    Raises:
-        ValueError: If it, or a folder above it, is a file or takes no files.
-    """
-    try:
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        if not existing.is_dir():
-            raise ValueError(f"--output_dir is {folder}, and {existing} is a file; name another folder.")
-        with TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise ValueError(f"--output_dir is {folder}, where no file can be written: {error.strerror}.") from error
 
 
 def check_processes(launched: int, together: int, device: str, is_sharded: bool) -> None:

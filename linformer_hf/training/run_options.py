@@ -110,7 +110,7 @@ def read_options(folder: Path, arguments: Any, training: TrainingArguments) -> d
         for field in (*fields(training), *fields(arguments))
         if field.default is not MISSING or field.default_factory is not MISSING
     }
-    told = {**defaults, **read_results(folder)["arguments"]}
+    told = {**defaults, **read_results(folder).get("arguments", {})}
     deciding = {field.name for field in fields(arguments) if is_deciding(field.name)}
     names = deciding | {*OF_THE_TRAINER, *OF_THE_LENGTH}
     # a record leaves dictionaries out, whether they are defaults or not
@@ -182,7 +182,7 @@ def check_evaluated_model(folder: Path, arguments: Any) -> None:
         raise ValueError(f"{folder} holds a model, and {evaluated} is another one: name a new --output_dir.")
     if not (folder / FILE_NAME).is_file():
         return
-    measured = comparable(read_results(folder)["arguments"], str(folder))
+    measured = comparable(read_results(folder).get("arguments", {}), str(folder))
     for name, model in asked.items():
         if measured.get(name) != model:
             raise ValueError(

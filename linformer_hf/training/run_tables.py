@@ -12,6 +12,7 @@ from transformers import TrainerState
 from transformers.utils import logging
 
 from ..common.figures import plot_curves
+from ..common.files import read_json
 from ..common.markdown import markdown_table, written
 from ..common.records import check_record_folder, read_results, write_results
 from .progress import HELD_OUT, loss_curves
@@ -57,18 +58,19 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
         Every number, as `run_number`; over seeds the mean, and the deviation as `run_number_deviation`.
 
     Raises:
-        ValueError: If a folder has no record, two have one name, a record lacks a number, or the folder to write
-            into holds anything but an older table.
+        ValueError: If a folder has no record or a damaged one, two have one name, a record lacks a number, or the
+            folder to write into holds anything but an older table.
     """
     names = [Path(run).name for run in arguments.runs]
     if len(set(names)) < len(names):
         raise ValueError(f"--runs are told apart by their last names, and two of {', '.join(names)} are equal.")
-    records = dict(zip(names, map(read_results, arguments.runs)))
+    if len(set(arguments.numbers)) < len(arguments.numbers):
+        raise ValueError(f"--numbers names one twice: {', '.join(arguments.numbers)}.")
+    records = dict(zip(names, map(read_run, arguments.runs)))
     found = gather(records, arguments.numbers, arguments.over_seeds)
-
+    states = read_states(arguments.runs)
     folder = check_record_folder(arguments.output_dir, "runs")
     folder.mkdir(parents=True, exist_ok=True)
-    states = read_states(arguments.runs)
     pictures = []
     for name, curves, x_label in (
         ("curves", held_out_curves(states), "Step"),
@@ -92,7 +94,7 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
         "runs": {
             name: {
                 "command": record["command"],
-                "commit": record["commit"],
+                "commit": record.get("commit"),
                 "numbers": {number: record["numbers"][number] for number in arguments.numbers},
             }
             for name, record in records.items()
@@ -101,6 +103,18 @@ def tabulate_runs(arguments: RunTableArguments) -> dict[str, float | None]:
     write_results(folder, numbers, (arguments,), about)
     logger.info(f"{table}\n\nTable, picture and record are in {folder}.")
     return numbers
+
+
+def read_run(run: str) -> dict[str, Any]:
+    """Read the record of a run.
+
+    Raises:
+        ValueError: If there is none, or it does not tell how the run was made.
+    """
+    record = read_results(run)
+    if not isinstance(record.get("command"), str):
+        raise ValueError(f"The record of {run} has no command; run again what made it.")
+    return record
 
 
 def gather(
@@ -118,7 +132,7 @@ def gather(
         if missing := [number for number in numbers if number not in own_numbers]:
             there = ", ".join(sorted(own_numbers))
             raise ValueError(f"The record of {name} has no {', '.join(missing)}; it has {there}.")
-        if several := [number for number in numbers if isinstance(own_numbers[number], list | str)]:
+        if several := [number for number in numbers if not isinstance(own_numbers[number], int | float | None)]:
             raise ValueError(f"{', '.join(several)} of {name} is no single number; name others in --numbers.")
         row = SEED.sub("", name) if over_seeds else name
         own = setting(record)
@@ -139,9 +153,23 @@ def setting(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_states(runs: list[str]) -> dict[str, TrainerState]:
-    """Read the Trainer's states of those runs that have one, by the names of their folders."""
-    files = {Path(run).name: Path(run, "trainer_state.json") for run in runs}
-    return {name: TrainerState.load_from_json(file) for name, file in files.items() if file.is_file()}
+    """Read the Trainer's states of those runs that have one, by the names of their folders.
+
+    Raises:
+        ValueError: If one is damaged.
+    """
+    states = {}
+    for run in runs:
+        file = Path(run, "trainer_state.json")
+        if not file.is_file():
+            continue
+        try:
+            state = TrainerState(**read_json(file))
+            loss_curves(state)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{file} is no state of a Trainer; move it away.") from error
+        states[Path(run).name] = state
+    return states
 
 
 def held_out_curves(states: Mapping[str, TrainerState]) -> dict[str, list[tuple[float, float]]]:

@@ -132,6 +132,37 @@ def test_a_run_that_was_stopped_continues_and_ends_with_the_same_numbers(place, 
     assert len(calls) == 4 + 2  # another k needs no new pass over the text
 
 
+def test_a_model_without_a_pooler_continues_too(place, tmp_path, caplog):
+    torch.manual_seed(1)
+    bare = BertModel(BertConfig(**TINY_BERT), add_pooling_layer=False)
+    bare.save_pretrained(tmp_path / "bare")
+    AutoTokenizer.from_pretrained(place / "bert").save_pretrained(tmp_path / "bare")
+    run(tmp_path, tmp_path / "out", "bare", train_file=[str(place / "text.txt")])
+    with caplog.at_level("INFO"):
+        run(tmp_path, tmp_path / "out", "bare", train_file=[str(place / "text.txt")])
+    assert "Continuing after the 10 texts" in caplog.text
+
+
+def test_a_damaged_state_is_named(place, tmp_path):
+    run(place, tmp_path / "out")
+    state = tmp_path / "out" / STATE
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(ValueError, match=f"{STATE} is damaged .*; remove it to start again"):
+        run(place, tmp_path / "out")
+
+
+def test_a_model_that_nobody_trained_whole_has_no_spectrum(place, tmp_path):
+    model = AutoModel.from_pretrained(place / "bert")
+    weights = {name: weight for name, weight in model.state_dict().items() if ".layer.1." not in name}
+    model.save_pretrained(tmp_path / "bert", state_dict=weights)
+    with pytest.raises(ValueError, match=r"bert lack \d+ tensors, the first of them encoder.layer.1"):
+        run(tmp_path, tmp_path / "out", train_file=[str(place / "text.txt")])
+    model.save_pretrained(tmp_path / "bert")
+    with pytest.raises(ValueError, match="no tokenizer that loads"):
+        run(tmp_path, tmp_path / "out", train_file=[str(place / "text.txt")])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_linformer_is_compared_with_its_dense_model(place, tmp_path):
     roberta = str(place / "roberta")
     same = run(place, tmp_path / "same", model="linformer", dense_name_or_path=roberta, line_by_line=False)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 
 import pytest
+from huggingface_hub.errors import StrictDataclassError
 from transformers import TrainingArguments
 
 from linformer_hf.common.command_line import OptionParser, read_flags, run
@@ -19,6 +20,7 @@ class Options:
     saved_activations: bool = field(default=False, metadata={"help": "Count them.", "former": ["--kept_bytes"]})
     lengths: list[int] = field(default_factory=lambda: [1, 2], metadata={"help": "n. Several are allowed."})
     token: str | None = field(default=None, metadata={"help": "Access token."})
+    share: float | None = field(default=None, metadata={"help": "Of all."})
 
 
 @dataclass
@@ -72,6 +74,8 @@ def test_options_come_from_flags_and_from_a_file_that_flags_win_over(monkeypatch
         (["--output_dir", "x", "--zzzz=1"], "There is no option --zzzz. `do_it.py --help` lists all."),
         (["--output_dir", "x", "y"], "'y' is the value of no option"),
         (["--output_dir", "x", "--lengths", "many"], "invalid int value: 'many'"),
+        (["--output_dir", "x", "--share", "nan"], "--share is nan; it must be a number"),
+        (["--output_dir", "x", "--share", "inf"], "--share is inf; it must be a number"),
         (["nowhere.yaml"], "nowhere.yaml"),
     ],
 )
@@ -80,7 +84,12 @@ def test_a_wrong_option_gives_one_line(monkeypatch, capsys, flags, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("- a", "must hold options by name"), ("a: [", "neither YAML nor JSON")]
+    ("text", "message"),
+    [
+        ("- a", "must hold options by name"),
+        ("a: [", "neither YAML nor JSON"),
+        ("a: 1\nb: 2\na: 3", "a stands twice"),
+    ],
 )
 def test_a_wrong_settings_file_gives_one_line(monkeypatch, capsys, tmp_path, text, message):
     (tmp_path / "a.yaml").write_text(text)
@@ -106,6 +115,10 @@ def test_mistakes_found_while_running_give_one_line_and_others_a_traceback(monke
     assert "Make room" in refusal(
         monkeypatch, capsys, *flags, function=fail(RuntimeError("write: No space left on device"))
     )
+    full = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+    assert "not enough memory" in refusal(monkeypatch, capsys, *flags, function=fail(full))
+    damaged = StrictDataclassError("Validation error for field 'hidden_size'")
+    assert "configuration is damaged: Validation" in refusal(monkeypatch, capsys, *flags, function=fail(damaged))
     assert "pip install x" in refusal(monkeypatch, capsys, *flags, function=fail(ImportError("pip install x")))
     with pytest.raises(ZeroDivisionError):
         call(monkeypatch, *flags, function=fail(ZeroDivisionError()))

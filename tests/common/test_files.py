@@ -46,8 +46,11 @@ def test_a_new_folder_is_one_that_holds_nothing(tmp_path):
     assert check_new_folder(tmp_path) == check_new_folder(str(tmp_path)) == tmp_path
     assert check_new_folder(tmp_path / "new") == tmp_path / "new"
     (tmp_path / "a.txt").write_text("a")
-    for path in (tmp_path, tmp_path / "a.txt"):
-        with pytest.raises(ValueError, match="is not empty; name a new folder"):
+    with pytest.raises(ValueError, match="is not empty; name a new folder"):
+        check_new_folder(tmp_path)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path / "a.txt", tmp_path / "a.txt" / "below", tmp_path / "dangling"):
+        with pytest.raises(ValueError, match=r"(a\.txt|dangling) is no folder; name another one"):
             check_new_folder(path)
 
 
@@ -63,7 +66,7 @@ def test_an_own_folder_is_new_or_holds_what_the_task_left(tmp_path):
         check_own_folder(tmp_path, is_own)
     (tmp_path / "spectrum.json").write_text("{}")
     assert check_own_folder(tmp_path, is_own) == tmp_path
-    with pytest.raises(ValueError, match="is a file"):
+    with pytest.raises(ValueError, match="is no folder"):
         check_own_folder(tmp_path / "thesis.tex", is_own)
 
 
@@ -72,3 +75,23 @@ def test_an_error_leaves_no_half_made_folder(tmp_path):
         (tmp_path / "a" / "config.json").write_text(json.dumps({}))
         raise ZeroDivisionError
     assert not (tmp_path / "a").exists()
+
+
+def test_an_error_leaves_an_empty_folder_empty(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(ZeroDivisionError), whole_or_nothing(tmp_path / "link"):
+        (tmp_path / "link" / "below").mkdir()
+        (tmp_path / "link" / "below" / "config.json").write_text("{}")
+        (tmp_path / "link" / "a.txt").write_text("a")
+        raise ZeroDivisionError
+    assert list((tmp_path / "mine").iterdir()) == []
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_list_is_read_where_one_is_asked_for(tmp_path):
+    (tmp_path / "a.json").write_text("[1]")
+    assert read_json(tmp_path / "a.json", list) == [1]
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"a.json holds a JSON dict, not a list"):
+        read_json(tmp_path / "a.json", list)

@@ -119,6 +119,8 @@ def test_a_spectrum_chooses_the_slots_of_each_layer(checkpoint, tmp_path):
 def test_slots_are_asked_for_in_one_way(checkpoint, tmp_path):
     no_spectrum, short = tmp_path / "results.json", tmp_path / "spectrum.json"
     no_spectrum.write_text("{}")
+    deep = tmp_path / "deep.json"
+    deep.write_text(json.dumps({"energy": [[[0.5, 1.0]]] * 3, "longest_text": LONGEST}))
     short.write_text('{"energy": [[[0.5, 1.0]], [[0.9, 1.0]]], "longest_text": 8}')
     for options, reason in (
         ({"energy": 0.9}, "give both"),
@@ -133,6 +135,7 @@ def test_slots_are_asked_for_in_one_way(checkpoint, tmp_path):
             f"measured on texts of 8 tokens, and the Linformer reads {LONGEST}",
         ),
         ({"energy": 1.5, "spectrum_file": str(short)}, "--energy is 1.5; it must be"),
+        ({"energy": 0.9, "spectrum_file": str(deep)}, "deep.json is of a model of 3 layers, and this one has 2"),
     ):
         with pytest.raises(ValueError, match=reason):
             convert(checkpoint, tmp_path / "out", **{"projected_length": None, **options})

@@ -79,6 +79,27 @@ def test_steps_that_are_not_supported_are_refused_by_name(tmp_path, modules, mes
         read_modules(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("modules.json", "{", r"modules\.json is not JSON"),
+        ("modules.json", '{"a": 1}', r"modules\.json holds a JSON dict, not a list"),
+        ("modules.json", '[{"path": ""}]', r"modules\.json lists .*; a step has a `type` and a `path`"),
+        ("1_Pooling/config.json", "[]", r"config\.json holds a JSON list, not an object"),
+        ("1_Pooling/config.json", '{"pooling_mode": 5}', "asks for the pooling 5; supported are cls"),
+        ("sentence_bert_config.json", "[]", r"sentence_bert_config\.json holds a JSON list"),
+    ],
+)
+def test_damaged_settings_are_named(tmp_path, file, text, message):
+    (tmp_path / "modules.json").write_text(listed("Transformer", "Pooling"))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text("{}")
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        companion_files.carry_over(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_normalization_of_token_states_is_refused(tmp_path):
     (tmp_path / "modules.json").write_text(listed("Transformer", "Pooling", "Normalize"))
     for folder, settings in (("1_Pooling", {}), ("2_Normalize", {"module_input_name": "token_embeddings"})):

@@ -159,8 +159,8 @@ def test_counts_below_one_are_refused(word_models):
 @pytest.mark.parametrize(
     ("lengths", "texts", "message"),
     [
-        ([16, 33], DOCUMENTS, "--lengths has 33; it must lie between 8 and 32"),
-        ([4], DOCUMENTS, "--lengths has 4; it must lie between 8 and 32"),
+        ([16, 33], DOCUMENTS, "--lengths has 33; the Linformer reads 32 tokens"),
+        ([4], DOCUMENTS, "--lengths has 4; it must be 8 or more"),
         ([32], ["A cat."], "fills 0 blocks of 32 tokens.*takes 3"),
     ],
 )
@@ -183,8 +183,7 @@ def arguments(folders, output_dir, **changes):
         dense_name_or_path=str(folders / "dense"),
         model_name_or_path=str(folders / "linformer"),
         output_dir=str(output_dir),
-        validation_file=[str(folders / "corpus.txt")],
-        **{"lengths": [16, 32], "rounds": 1, **changes},
+        **{"validation_file": [str(folders / "corpus.txt")], "lengths": [16, 32], "rounds": 1, **changes},
     )
 
 
@@ -203,6 +202,64 @@ def test_a_comparison_leaves_its_record_and_may_be_repeated(folders, word_models
         assert list(rows)[2:] == [name.replace("_", " ") for name in numbers[32]]
         for name, value in numbers[32].items():
             assert rows[name.replace("_", " ")][1].strip() == written(value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": [7]}, "--lengths has 7; it must be 8 or more"),
+        ({"max_blocks": 2}, "--max_blocks is 2; a comparison takes 3"),
+        ({"batch_size": 0}, "--batch_size is 0"),
+        ({"seed": -1}, "--seed is -1; it must lie between 0 and 4294967295"),
+        ({"validation_file": ["nowhere.txt"]}, "nowhere.txt"),
+        ({"output_dir": "corpus.txt/below"}, "corpus.txt is no folder"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_is_loaded(folders, tmp_path, monkeypatch, changes, message):
+    monkeypatch.setattr(linformer_hf.conversion.comparison, "load_whole", None)
+    monkeypatch.chdir(folders)
+    given = arguments(folders, changes.pop("output_dir", tmp_path / "out"), **changes)
+    with pytest.raises(ValueError, match=message):
+        compare_models(given)
+
+
+@pytest.mark.parametrize(
+    ("dense", "linformer", "message"),
+    [
+        ("linformer", "dense", "dense is a bert, not a Linformer"),
+        ("dense", "dense", "dense is a bert, not a Linformer"),
+        ("linformer", "linformer", "linformer is a linformer; take the dense encoder"),
+        ("wide", "linformer", "`hidden_size` is 16 in .* and 24 in"),
+    ],
+)
+def test_only_a_linformer_and_a_dense_encoder_like_its_parent_are_compared(
+    folders, tmp_path, dense, linformer, message
+):
+    if dense == "wide":
+        save(make_dense(BertModel, TOKENIZER, hidden_size=24), TOKENIZER, folders / "wide")
+    given = arguments(folders, tmp_path / "out")
+    given.dense_name_or_path, given.model_name_or_path = str(folders / dense), str(folders / linformer)
+    with pytest.raises(ValueError, match=message):
+        compare_models(given)
+
+
+def test_a_second_call_adds_lengths_and_never_takes_numbers_of_other_models(folders, tmp_path):
+    for length in (32, 16):
+        compare_models(arguments(folders, tmp_path / "out", lengths=[length]))
+    page = (tmp_path / "out" / "README.md").read_text()
+    header = next(line for line in page.splitlines() if line.startswith("| tokens"))
+    assert header.split("|")[2:4] == [
+        f" {16:<{len(header.split('|')[2]) - 2}} ",
+        f" {32:<{len(header.split('|')[3]) - 2}} ",
+    ]
+    record = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {"embedding_cosine_16", "embedding_cosine_32"} <= record["numbers"].keys() and len(record["calls"]) == 2
+    given = arguments(folders, tmp_path / "out")
+    given.model_name_or_path = str(folders / "another")
+    with pytest.raises(
+        ValueError, match="out holds a comparison with --model_name_or_path .*linformer, and this call"
+    ):
+        compare_models(given)
 
 
 def test_a_page_has_the_title_and_the_note_that_are_given(folders, tmp_path):

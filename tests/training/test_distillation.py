@@ -11,6 +11,7 @@ from datasets import Dataset
 from dense_twins import DOCUMENTS, make_dense, make_linformer, make_tokenizer, save
 from safetensors.torch import load_file
 from transformers import (
+    AutoModel,
     AutoModelForMaskedLM,
     BertForMaskedLM,
     BertForSequenceClassification,
@@ -211,7 +212,14 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(corpus, models, t
     [
         ({"hidden_weight": -1.0}, "--hidden_weight is -1.0"),
         ({"hidden_weight": 0, "embedding_weight": 0, "logits_weight": 0}, "all 0"),
+        ({"hidden_weight": math.inf}, "--hidden_weight is inf"),
+        ({"attention_weight": math.nan}, "--attention_weight is nan"),
         ({"temperature": 0.0}, "--temperature is 0.0"),
+        ({"temperature": math.nan}, "--temperature is nan"),
+        ({"projection_learning_rate": math.inf}, "--projection_learning_rate is inf"),
+        ({"teacher_name_or_path": "student"}, "is a linformer; take the dense encoder that .* was made from"),
+        ({"model_name_or_path": "damaged"}, "weights of .*damaged are damaged: .* holds NaN or infinity"),
+        ({"max_seq_length": 2}, "--max_seq_length is 2, but 2 tokens frame"),
         ({"projection_learning_rate": 0.0}, "--projection_learning_rate is 0.0"),
         ({"mlm_probability": 0.0}, "--mlm_probability is 0.0"),
         ({"max_seq_length": 33}, "--max_seq_length is 33.*1 to 32"),
@@ -229,8 +237,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(corpus, pair, t
         if name in others:
             make_dense(BertModel, TOKENIZER, **others[name]).save_pretrained(tmp_path / name)
             changes = {**changes, field: str(tmp_path / name)}
-        elif name == "teacher":
-            changes = {**changes, field: pair[1]}
+        elif name in ("teacher", "student"):
+            changes = {**changes, field: pair[name == "teacher"]}
+        elif name == "damaged":
+            student = AutoModel.from_pretrained(pair[0])
+            student.layers[0].attention.output.weight.data[0, 0] = math.nan
+            changes = {**changes, field: save(student, TOKENIZER, tmp_path / name)}
     with pytest.raises(ValueError, match=message):
         distill(arguments(corpus, pair, **changes), training(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

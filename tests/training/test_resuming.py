@@ -1,6 +1,5 @@
 """Where a run resumes: at a whole checkpoint of as many processes, and never in silence somewhere else."""
 
-import json
 import shutil
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 from conftest import assert_same_tensors
 from pretraining_tasks import arguments, pretrain_until, training, write_corpus
 from safetensors.torch import load_file
+from transformers import TrainerState
 
 from linformer_hf.training.pretraining import pretrain
 from linformer_hf.training.resuming import find_checkpoint, is_whole, newest_checkpoint, tokens_seen
@@ -61,7 +61,7 @@ def write_checkpoint(folder, num_processes, seen=0):
     names = ["rng_state.pth"] if num_processes == 1 else [f"rng_state_{rank}.pth" for rank in range(num_processes)]
     for name in names:
         torch.save({}, folder / name)
-    (folder / "trainer_state.json").write_text(json.dumps({"num_input_tokens_seen": seen}))
+    TrainerState(num_input_tokens_seen=seen).save_to_json(folder / "trainer_state.json")
     return folder
 
 
@@ -91,6 +91,18 @@ def test_a_random_state_that_was_not_written_to_its_end_is_seen(tmp_path):
     assert not is_whole(folder, 1)
     (folder / "rng_state_1.pth").unlink()
     assert not is_whole(folder, 2)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+def test_a_damaged_file_makes_a_checkpoint_that_is_passed_over(tmp_path, unbroken, name):
+    shutil.copytree(unbroken / "checkpoint-4", tmp_path / "checkpoint-4")
+    damaged = tmp_path / "checkpoint-8"
+    shutil.copytree(unbroken / "checkpoint-8", damaged)
+    assert newest_checkpoint(tmp_path, 1) == str(damaged)
+    whole = (damaged / name).read_bytes()
+    for part in (b"", b"[]", whole[: len(whole) // 2]):
+        (damaged / name).write_bytes(part)
+        assert newest_checkpoint(tmp_path, 1) == str(tmp_path / "checkpoint-4")
 
 
 def test_true_means_the_last_checkpoint(tmp_path):

@@ -12,7 +12,7 @@ from transformers import TrainerState
 
 from linformer_hf.common.records import read_results
 from linformer_hf.training.pretraining import pretrain
-from linformer_hf.training.run import about_data, check_output_dir, check_processes, first_evaluation, start_run
+from linformer_hf.training.run import about_data, check_processes, first_evaluation, start_run
 
 
 COSTS = ("train_runtime", "tokens_per_second", "seconds", "peak_memory_bytes", "initial_perplexity")
@@ -113,7 +113,7 @@ def test_nothing_to_do_is_refused_with_what_there_is(tmp_path):
 def test_a_folder_that_cannot_be_written_is_found_before_the_work_begins(corpus, tmp_path):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ValueError, match=f"--output_dir is {folder}, and .*file is a file; name another folder"):
+        with pytest.raises(ValueError, match=f"--output_dir is {folder}, and .*file is no folder; name another one"):
             start_run(arguments(corpus), training(folder))
     (tmp_path / "closed").mkdir(mode=0o500)
     user = os.geteuid()
@@ -122,9 +122,16 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work_begins(corpus,
             tmp_path.chmod(0o755)
             os.seteuid(65534)  # root may write everywhere
         with pytest.raises(ValueError, match="closed/run, where no file can be written"):
-            check_output_dir(tmp_path / "closed" / "run")
+            start_run(arguments(corpus), training(tmp_path / "closed" / "run"))
     finally:
         os.seteuid(user)
+
+
+def test_a_damaged_record_is_found_before_the_work_begins(corpus, tmp_path):
+    for text, message in (("{", "results.json is not JSON"), ('{"numbers": []}', "results.json is no record")):
+        (tmp_path / "results.json").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            start_run(arguments(corpus), training(tmp_path))
 
 
 def test_processes_that_would_each_train_alone_are_refused():

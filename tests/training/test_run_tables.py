@@ -137,6 +137,25 @@ def test_runs_that_cannot_be_compared_are_refused(runs, tmp_path, changes, messa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_damaged_run_leaves_nothing_behind(runs, tmp_path):
+    state, record = Path(runs[0], "trainer_state.json"), Path(runs[1], "results.json")
+    whole = state.read_text()
+    for text, message in (
+        ("{", "trainer_state.json is not JSON"),
+        ('{"log_history": [1]}', "is no state of a Trainer"),
+    ):
+        state.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            tabulate_runs(table_of(runs, tmp_path / "out"))
+    state.write_text(whole)
+    record.write_text('{"numbers": {"perplexity": 1.0}}')
+    with pytest.raises(ValueError, match="The record of .*linear has no command"):
+        tabulate_runs(table_of(runs, tmp_path / "out"))
+    with pytest.raises(ValueError, match="--numbers names one twice: perplexity, perplexity"):
+        tabulate_runs(table_of(runs, tmp_path / "out", numbers=["perplexity"] * 2))
+    assert not (tmp_path / "out").exists()
+
+
 def test_only_an_older_table_is_written_over(runs, tmp_path):
     tabulate_runs(table_of(runs, tmp_path / "out"))
     tabulate_runs(table_of(runs[:1], tmp_path / "out"))

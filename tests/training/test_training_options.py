@@ -1,10 +1,10 @@
-"""The metric of the best model and early stopping are refused where they would have no effect."""
+"""Options of the Trainer that would have no effect, or train nothing, are refused."""
 
 import pytest
 from finetuning_tasks import training
 from transformers import EarlyStoppingCallback
 
-from linformer_hf.training.options import check_best_metric, early_stopping
+from linformer_hf.training.options import check_best_metric, check_training_counts, early_stopping
 
 
 @pytest.mark.parametrize("prefix", ["", "eval_"])
@@ -36,3 +36,18 @@ def test_early_stopping_needs_a_training_that_is_evaluated(tmp_path):
     (callback,) = early_stopping(2, options)
     assert isinstance(callback, EarlyStoppingCallback)
     assert (options.metric_for_best_model, options.greater_is_better) == ("loss", False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"per_device_train_batch_size": 0}, "--per_device_train_batch_size is 0; it must be at least 1"),
+        ({"gradient_accumulation_steps": 0}, "--gradient_accumulation_steps is 0; it must be at least 1"),
+        ({"max_steps": 0}, "--max_steps is 0, which trains nothing; without --do_train it measures"),
+        ({"max_steps": -1, "num_train_epochs": 0.0}, "--num_train_epochs is 0.0, which trains nothing"),
+    ],
+)
+def test_counts_that_train_nothing_are_refused(tmp_path, options, message):
+    check_training_counts(training(tmp_path))
+    with pytest.raises(ValueError, match=message):
+        check_training_counts(training(tmp_path, **options))
