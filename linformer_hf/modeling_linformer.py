@@ -204,9 +204,10 @@ def pool_windows(
     return rows.amax(2).masked_fill(window_lengths == 0, 0.0)
 
 
-def may_be_short(num_tokens: int, max_positions: int) -> bool:
-    """Tell whether an input has fewer than n tokens, or a graph is exported, which must be right for such inputs."""
-    return torch.compiler.is_exporting() or torch.jit.is_tracing() or num_tokens < max_positions
+def is_short(num_tokens: int, lengths: Lengths, weight: torch.Tensor) -> bool:
+    """Tell whether texts may have fewer than n tokens; a graph that is exported must be right for such texts."""
+    is_exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
+    return lengths is not None or is_exporting or num_tokens < weight.shape[-1]
 
 
 def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch.Tensor:
@@ -231,8 +232,8 @@ def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch
         is `EMPTY_SLOT`.
     """
     weight = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
-    norms = torch.linalg.vector_norm(weight, dim=-1)
-    norms = norms.masked_fill(norms == 0, 1.0)  # a row of zeros has the share 0, not 0 / 0
+    # a row of zeros has the share 0, not 0 / 0
+    norms = torch.linalg.vector_norm(weight, dim=-1).clamp(min=torch.finfo(weight.dtype).tiny)
     if lengths is None:
         shares = (torch.linalg.vector_norm(weight[..., :num_tokens], dim=-1) / norms).square()[None]
     else:
@@ -240,32 +241,36 @@ def log_shares(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> torch
         squares = (weight[..., :num_tokens] / norms[..., None]).square()
         shares = (is_token.to(squares.dtype) @ squares.transpose(-1, -2)).to(squares.dtype)  # ([H,] B, K)
         shares = shares if weight.dim() == 2 else shares.transpose(0, 1)
-    scores = shares.log().masked_fill(shares == 0, EMPTY_SLOT)
+    scores = shares.log().clamp(min=EMPTY_SLOT)
     return scores[:, None, None] if weight.dim() == 2 else scores[:, :, None]
 
 
-def used_slots(scores: torch.Tensor) -> slice:
+def used_slots(weight: torch.Tensor, num_tokens: int, lengths: Lengths) -> slice:
     """Return the slots up to the last one that has tokens in any text, at least one; the others need no computing.
 
-    These are all slots where the scores cannot be read: while a graph is recorded, inside `torch.vmap`, as fake
-    tensors, and on other devices than the CPU, where reading would wait for all queued work.
+    These are all slots where the weight cannot be read: while a graph is recorded, inside `torch.vmap`, as a fake
+    tensor, and on other devices than the CPU, where reading would wait for all queued work.
 
     Args:
-        scores: From `log_shares`, `(B, 1, 1, K)` or `(B, H, 1, K)`.
+        weight: E, `(K, n)` or `(H, K, n)`.
+        num_tokens: N.
+        lengths: Real tokens of each text, `(B, 1)`. None if each text has N.
     """
-    if not scores.is_cpu or is_tracing(scores):
+    if not weight.is_cpu or is_tracing(weight):
         return slice(None)
-    is_used = (scores > EMPTY_SLOT).flatten(0, 2).any(0)
     try:
-        return slice(max(1, int((is_used * torch.arange(1, len(is_used) + 1)).max())))
+        longest = num_tokens if lengths is None else max(1, int(lengths.max()))
+        largest = weight.detach()[..., :longest].abs().amax(-1)
+        reads = (largest if weight.dim() == 2 else largest.amax(0)).tolist()
     except RuntimeError:
         return slice(None)
+    return slice(max((number for number, weight in enumerate(reads, start=1) if weight), default=1))
 
 
 def is_zero(scores: torch.Tensor) -> bool:
     """Tell whether nothing need be added to attention scores, which is faster; False where they cannot be read."""
     try:
-        return scores.is_cpu and not is_tracing(scores) and not scores.any()
+        return scores.is_cpu and not is_tracing(scores) and not scores.min()  # none is above 0
     except RuntimeError:
         return False
 
@@ -437,16 +442,16 @@ class LinformerAttention(nn.Module):
         """
         query_states = self.split_heads(unpack(self.query(hidden_states), packing))
         key_weight, value_weight = self.projection_weights(shared_weight)
-        scores = self.slot_scores(query_states.shape[2], key_weight, lengths, shared_scores)
-        is_matrix = self.config.projection_type == "linear"
-        if is_matrix and shared_weight is None and scores is not None and not keeps_slots:
-            used, is_same = used_slots(scores), value_weight is key_weight
-            scores, key_weight = scores[..., used], key_weight[..., used, :]
+        num_tokens, is_matrix = query_states.shape[2], self.config.projection_type == "linear"
+        if is_matrix and shared_weight is None and not keeps_slots and is_short(num_tokens, lengths, key_weight):
+            used, is_same = used_slots(key_weight, num_tokens, lengths), value_weight is key_weight
+            key_weight = key_weight[..., used, :]
             value_weight = key_weight if is_same else value_weight[..., used, :]
+        scores = self.slot_scores(num_tokens, key_weight, lengths, shared_scores)
         mask = None if scores is None or is_zero(scores) else scores.to(query_states)
         # with fewer than K tokens it is cheaper to map first; an exported graph has one order for all lengths
-        is_short = is_matrix and not torch.compiler.is_exporting() and query_states.shape[2] < key_weight.shape[-2]
-        if self.config.projection_sharing == "none" or is_short:
+        has_fewer = is_matrix and not torch.compiler.is_exporting() and num_tokens < key_weight.shape[-2]
+        if self.config.projection_sharing == "none" or has_fewer:
             key_states = self.map_then_compress(self.key, hidden_states, key_weight, positions, packing)
             value_states = self.map_then_compress(self.value, hidden_states, value_weight, positions, packing)
         else:
@@ -527,9 +532,7 @@ class LinformerAttention(nn.Module):
             return None if lengths is None else empty_window_scores(lengths, num_tokens, self.window)
         if self.config.projection_sharing == "layerwise":
             return None if shared_scores is None else shared_scores[..., : self.projected_length]
-        if lengths is None and not may_be_short(num_tokens, key_weight.shape[-1]):
-            return None
-        return log_shares(key_weight, num_tokens, lengths)
+        return log_shares(key_weight, num_tokens, lengths) if is_short(num_tokens, lengths, key_weight) else None
 
     def choose_implementation(self, query_states: torch.Tensor, mask: torch.Tensor | None) -> str:
         """Name the attention implementation for a call: the configured one, or SDPA if that one cannot compute it."""
@@ -799,17 +802,20 @@ class LinformerPreTrainedModel(PreTrainedModel):
         rows = torch.arange(new, device=table.weight.device) % old
         table.weight = nn.Parameter(table.weight[rows], requires_grad=table.weight.requires_grad)
         table.num_embeddings = new
-        num_empty = 0
+        num_empty = num_left = 0
         for module in self.modules():
             if isinstance(module, LinformerProjection) and module.is_matrix:
                 weight = F.pad(module.weight, (0, new - old))  # negative padding cuts columns off
-                num_empty += int((weight == 0).all(-1).sum())
+                is_empty = (weight == 0).all(-1)
+                num_empty += int(is_empty.sum())
+                num_left = max(num_left, int((~is_empty).sum(-1).max()))
                 module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
         self.config.__dict__.update(fields)
         if num_empty and new < old:
             logger.warning(
-                f"{num_empty} slots of the projections have no weight below position {new}. In inputs of {new} tokens "
-                "they get attention but hold no token; reduce `projected_length`, or train the model further."
+                f"{num_empty} rows of the projections have no weight below position {new}. In inputs of {new} tokens "
+                f"their slots get attention but hold no token; reduce `projected_length` to {max(1, num_left)} with "
+                "`linformer_hf.change_projected_length`, or train the model further."
             )
 
 
@@ -926,11 +932,11 @@ class LinformerModel(LinformerPreTrainedModel):
         weight = self.projection()
         if self.config.projection_type != "linear":
             return weight, None
-        if lengths is None and not may_be_short(num_tokens, weight.shape[-1]):
+        if not is_short(num_tokens, lengths, weight):
             return weight, None
-        scores = log_shares(weight, num_tokens, lengths)
-        used = slice(None) if keeps_slots else used_slots(scores)
-        return weight[used], scores[..., used]
+        if not keeps_slots:
+            weight = weight[used_slots(weight, num_tokens, lengths)]
+        return weight, log_shares(weight, num_tokens, lengths)
 
     def _returns(self, name: str, arguments: dict) -> bool:
         """Tell whether a call returns what the argument or the field `name` asks for, from each layer."""

@@ -1,5 +1,6 @@
 """Give a saved Linformer another n, k, or both, in a new folder, and keep what it has learned."""
 
+import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from ..common.heads import head_of_checkpoint
 from ..common.loading import LoadingArguments, load_whole
 from ..common.measurement import Stopwatch
 from ..common.records import model_facts, read_results, write_results
+from ..configuration_linformer import LinformerConfig
 from ..modeling_linformer import LinformerPreTrainedModel
 from ..sharing.hub import save_for_hub
 from .checkpoint_conversion import REPORT, adapted_tokenizer, carry_companions, next_command
 from .companion_files import about_parent, local_folder
-from .projections import change_projected_length, projections_in, unread_tokens
+from .projections import attentions_in, change_projected_length, matrices_of, projections_in, unread_tokens
 
 
 logger = logging.get_logger(__name__)
@@ -109,16 +111,15 @@ def resize_model(model: LinformerPreTrainedModel, longest: int | None, lengths: 
         ValueError: If the numbers do not fit.
     """
     before, is_linear = model.config.max_position_embeddings, model.config.projection_type == "linear"
-    shrinks = is_linear and longest is not None and longest < before
-    if shrinks:
+    if is_linear and lengths is not None and longest is not None and longest < before:
+        # before n, so that no slot is averaged with one that goes; more slots come after n, for tokens that stay
         forget_tokens(model, longest)
-    elif longest is not None:
+        change_projected_length(model, smaller_lengths(model.config, lengths))
+    if longest is not None:
         model.resize_position_embeddings(longest)
     if lengths is not None:
         change_projected_length(model, lengths[0] if len(lengths) == 1 else lengths)
-    if shrinks:  # after k, which must not be above n in between
-        model.resize_position_embeddings(longest)
-    if is_linear and longest is not None and leaves_unread(model, before):
+    if is_linear and longest is not None and longest > before and leaves_unread(model, before):
         logger.warning(
             f"Not every layer has a slot that reads the tokens after the first {before}, before the model is trained "
             "on longer texts. With a larger --projected_length it gets new slots, which read them."
@@ -132,9 +133,20 @@ def forget_tokens(model: LinformerPreTrainedModel, longest: int) -> None:
         projection.weight[..., longest:] = 0
 
 
+def smaller_lengths(config: LinformerConfig, lengths: list[int]) -> int | list[int]:
+    """Return the k of each layer, or that of all layers that share a matrix, where it is to be smaller than it is."""
+    trial = copy.copy(config)
+    trial.__dict__["projected_length"] = lengths[0] if len(lengths) == 1 else lengths
+    if config.projection_sharing == "layerwise":
+        return min(max(config.projected_lengths), max(trial.projected_lengths))
+    return list(map(min, config.projected_lengths, trial.projected_lengths))
+
+
 def leaves_unread(model: LinformerPreTrainedModel, before: int) -> bool:
-    """Tell whether some matrix of a model has no slot for some token behind the first `before`."""
-    return any(unread_tokens(projection.weight)[before:].any() for projection in projections_in(model))
+    """Tell whether some layer has no slot for some token behind the first `before`."""
+    shared = model.base_model.projection
+    groups = [projections_in(attention) for attention in attentions_in(model)] if shared is None else [[shared]]
+    return any(unread_tokens(matrices_of(group))[before:].any() for group in groups)
 
 
 def dense_parent(source: Path | None) -> str:

@@ -67,7 +67,7 @@ class ComparisonArguments(TextArguments, LoadingArguments):
 
 
 def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]]:
-    """Compare two saved models, log a table, and write a page and a record.
+    """Compare two saved models. Log tables, and write a page with the table and its command, and a record.
 
     Returns:
         The numbers of each length, as from `compare`.
@@ -117,7 +117,7 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     flat = {f"{name}_{length}": value for length, found in numbers.items() for name, value in found.items()}
     about = {"dense_model": model_facts(dense), "model": model_facts(linformer)}
     write_results(folder, flat | watch.read(), (arguments,), about)
-    title = arguments.title or " beside ".join(Path(name).name for name in reversed(names))
+    title = arguments.title or " beside ".join(Path(name).resolve().name for name in reversed(names))
     write_text(folder / PAGE, page(read_results(folder), measures(numbers), title, arguments.note))
     return numbers
 

@@ -35,7 +35,7 @@ def table_lines(numbers: Numbers) -> list[str]:
     """Set numbers as a table for the log, with a column for each length."""
     names = measures(numbers)
     width = max(map(len, names))
-    lines = [f"{'tokens':{width}}" + "".join(f"{length:>16,}" for length in numbers)]
+    lines = [f"{'tokens':{width}}" + "".join(f"{length:>16}" for length in numbers)]
     for name in names:
         lines.append(f"{name.replace('_', ' '):{width}}" + "".join(f"{cell:>16}" for cell in cells(numbers, name)))
     return lines
@@ -63,7 +63,7 @@ def page(record: Mapping[str, Any], order: Sequence[str], title: str, note: str)
         if at_length := AT_LENGTH.fullmatch(name):
             numbers.setdefault(int(at_length[2]), {})[at_length[1]] = value
     numbers = dict(sorted(numbers.items()))
-    header = ["tokens", *(f"{length:,}" for length in numbers)]
+    header = ["tokens", *map(str, numbers)]
     names = dict.fromkeys([*order, *measures(numbers)])
     rows = [[name.replace("_", " "), *cells(numbers, name)] for name in names]
     commands = "\n".join(call["command"] for call in earlier_calls(record))

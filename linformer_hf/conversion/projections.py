@@ -14,6 +14,7 @@ from ..modeling_linformer import (
     folded_identity,
     window_averages,
 )
+from .distances import at_least_single
 
 
 PROJECTION_STARTS = ("leading", "graded", "window", "folded")
@@ -107,13 +108,18 @@ def change_projected_length(model: LinformerPreTrainedModel, projected_length: i
             "a smaller k would lose slots instead of averaging them: give one number."
         )
 
-    for attention in (module for module in model.modules() if isinstance(module, LinformerAttention)):
+    for attention in attentions_in(model):
         attention.projected_length = trial.projected_lengths[attention.layer_idx]
         attention.window = trial.max_position_embeddings // attention.projected_length
         resize_projections(projections_in(attention), attention.projected_length, trial)
     if model.base_model.projection is not None:
         resize_projections([model.base_model.projection], max(trial.projected_lengths), trial)
     model.config.__dict__["projected_length"] = projected_length
+
+
+def attentions_in(model: LinformerPreTrainedModel) -> list[LinformerAttention]:
+    """List the attention of each layer."""
+    return [module for module in model.modules() if isinstance(module, LinformerAttention)]
 
 
 def projections_in(module: nn.Module) -> list[LinformerProjection]:
@@ -131,15 +137,26 @@ def resize_projections(modules: list[LinformerProjection], slots: int, config: L
             replace_weight(module, stretched * (module.weight.shape[-1] / window))
     modules = [module for module in modules if module.is_matrix and module.weight.shape[-2] != slots]
     if modules:
-        matrices = torch.cat([module.weight.reshape(-1, *module.weight.shape[-2:]) for module in modules])
+        matrices = at_least_single(matrices_of(modules))
         resized = fewer_slots(matrices, slots) if slots < matrices.shape[1] else more_slots(matrices, slots)
         for module, part in zip(modules, resized.chunk(len(modules)), strict=True):
-            replace_weight(module, part.reshape(*module.weight.shape[:-2], slots, -1).clone())
+            replace_weight(module, part.reshape(*module.weight.shape[:-2], slots, -1))
+
+
+def matrices_of(modules: list[LinformerProjection]) -> torch.Tensor:
+    """Return the matrices that fill the same slots, of keys and values and of each head, `(M, k, n)`."""
+    return torch.cat([module.weight.detach().reshape(-1, *module.weight.shape[-2:]) for module in modules])
 
 
 def replace_weight(module: LinformerProjection, weight: torch.Tensor) -> None:
-    """Give a projection another weight, which is trained if the old one was."""
+    """Give a projection a copy of another weight, of the old one's type, which is trained if the old one was."""
+    weight = weight.to(module.weight.dtype, copy=True)
     module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
+
+
+def empty_slots(matrices: torch.Tensor) -> torch.Tensor:
+    """Tell which slots read no token, `(k,)`, of matrices `(M, k, n)`."""
+    return (matrices == 0).all(-1).all(0)
 
 
 def fewer_slots(matrices: torch.Tensor, slots: int) -> torch.Tensor:
@@ -155,7 +172,7 @@ def fewer_slots(matrices: torch.Tensor, slots: int) -> torch.Tensor:
     Returns:
         `(M, slots, n)`.
     """
-    is_empty = (matrices == 0).all(-1).all(0)
+    is_empty = empty_slots(matrices)
     surplus = matrices.shape[1] - slots
     is_kept = ~is_empty | (is_empty.cumsum(0) > surplus)
     kept = matrices[:, is_kept]
@@ -163,7 +180,7 @@ def fewer_slots(matrices: torch.Tensor, slots: int) -> torch.Tensor:
 
 
 def more_slots(matrices: torch.Tensor, slots: int) -> torch.Tensor:
-    """Add slots until there are enough: for the tokens that no slot reads, or else by splitting slots.
+    """Fill empty slots and add others until there are enough: for tokens that no slot reads, or by splitting slots.
 
     Each slot is split before any is split again, so that all have the same weight in the softmax when k doubles. Those
     that mix the most tokens are split first. A slot is split in all matrices, so that its keys and its values go on
@@ -177,6 +194,7 @@ def more_slots(matrices: torch.Tensor, slots: int) -> torch.Tensor:
     Returns:
         `(M, slots, n)`.
     """
+    matrices = matrices[:, ~empty_slots(matrices)]
     matrices = torch.cat([matrices, slots_for_unread(matrices, slots - matrices.shape[1])], 1)
     while matrices.shape[1] < slots:
         widest = effective_tokens(matrices).mean(0).argsort(descending=True, stable=True)

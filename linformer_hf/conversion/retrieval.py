@@ -119,7 +119,7 @@ def compare_retrieval(
     made = make_passages(tokenizer, documents, length, longest, most)
     if made is None and length > longest:
         logger.info(
-            f"No search by passages at {length} tokens: it takes two blocks from within documents, each with "
+            f"No search by passages at {length} tokens: it takes two blocks, each cut from one document, with "
             f"{PASSAGE_LENGTH} tokens behind the {longest} that the dense model reads."
         )
     if made is not None:

@@ -17,7 +17,7 @@ def check_choice(
     """Check the options that `choose_lengths` reads against each other, before any model is loaded.
 
     Raises:
-        ValueError: If k is given twice or incompletely, or the projection has none.
+        ValueError: If k is given twice or incompletely, the projection has none, or there is no such file.
     """
     if energy is not None and not 0 < energy <= 1:
         raise ValueError(f"--energy is {energy}; it must be above 0 and at most 1.")
@@ -27,6 +27,8 @@ def check_choice(
         raise ValueError("k is given twice, by --projected_length and by --energy; give one of them.")
     if energy is not None and projection_type != "linear":
         raise ValueError(f"--energy chooses the rank of a matrix; --projection_type {projection_type} has none.")
+    if spectrum_file is not None and not Path(spectrum_file).is_file():
+        raise ValueError(f"--spectrum_file is {spectrum_file}, which is no file; `linformer spectrum` writes one.")
 
 
 def choose_lengths(

@@ -40,7 +40,7 @@ from .distillation_trainer import (
 )
 from .documents import make_examples
 from .leading_zeros import keep_leading_zeros
-from .optimizers import choose_optimizer
+from .optimizers import choose_optimizer, uses_fsdp
 from .options import check_best_metric, early_stopping
 from .pretraining_trainer import NewMasks
 from .run import (
@@ -102,7 +102,8 @@ def distill(
             name.
 
     Returns:
-        Of held-out text: `embedding_cosine`, the mean cosine of student's and teacher's embeddings;
+        Of held-out text: `eval_samples`, the number of examples; `embedding_cosine`, the mean cosine of student's and
+        teacher's embeddings;
         `similarity_correlation`, that of the similarities between examples; both of blocks cut to 16, 32, 64, …
         tokens as `embedding_cosine_16` and so on; `hidden_error`, the mean squared error of the layers' outputs
         relative to their variance, and of each layer `hidden_error_1` and so on; these as `initial_…` before
@@ -172,8 +173,8 @@ def distill(
     check_best_metric(training, reported_names(student, lengths), lower_is_better(student))
     taught = student.base_model if head is NO_HEAD else student
     callbacks += [NewMasks(collator)] if masks else []
-    if arguments.keep_leading_zeros:
-        keep_leading_zeros(taught, is_sharded=bool(training.fsdp))
+    if training.do_train and arguments.keep_leading_zeros:
+        keep_leading_zeros(taught, is_sharded=uses_fsdp(training))
     trainer = DistillationTrainer(
         model=taught,
         args=training,

@@ -23,7 +23,7 @@ from ..data.tokenizers import load_tokenizer
 from ..sharing.card import origin_facts
 from .leading_zeros import keep_leading_zeros
 from .metrics import LOWER_IS_BETTER, TaskMetrics
-from .optimizers import choose_optimizer
+from .optimizers import choose_optimizer, uses_fsdp
 from .options import check_best_metric, early_stopping
 from .predictions import measure, predict, report
 from .rows import asked_purposes, cut_texts, layout_of, make_collator, report_rows
@@ -131,8 +131,8 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
             split: cut_texts(table, layout.texts, tokenizer, num_tokens, split) for split, table in tables.items()
         }
 
-    if arguments.keep_leading_zeros:
-        keep_leading_zeros(model, is_sharded=bool(training.fsdp))
+    if training.do_train and arguments.keep_leading_zeros:
+        keep_leading_zeros(model, is_sharded=uses_fsdp(training))
     trainer = Trainer(
         model=model,
         args=training,

@@ -27,15 +27,19 @@ def keep_leading_zeros(model: PreTrainedModel, is_sharded: bool = False) -> None
     """
     if getattr(model.config, "projection_type", None) != "linear":
         return
-    if is_sharded:
+    learning = [
+        weight
+        for name, weight in model.named_parameters()
+        if name.endswith("projection.weight") and weight.requires_grad and leading_zeros(weight.detach()).any()
+    ]
+    if is_sharded and learning:
         logger.warning(
-            "--keep_leading_zeros has no effect on a model that --fsdp shards: after the training, short texts need "
-            "all slots. Without --fsdp they need fewer."
+            "--keep_leading_zeros has no effect on a model that FSDP shards: after the training, short texts need all "
+            "slots. Without FSDP they need fewer."
         )
         return
-    for name, weight in model.named_parameters():
-        if name.endswith("projection.weight") and weight.requires_grad:
-            mask_gradient(weight, ~leading_zeros(weight.detach()))
+    for weight in learning:
+        mask_gradient(weight, ~leading_zeros(weight.detach()))
 
 
 def leading_zeros(weight: torch.Tensor) -> torch.Tensor:

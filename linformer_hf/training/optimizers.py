@@ -229,6 +229,11 @@ def choose_optimizer(
     }
 
 
+def uses_fsdp(training: TrainingArguments) -> bool:
+    """Tell whether FSDP shards the model, as the Trainer or `accelerate launch` was asked."""
+    return bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+
+
 def check_sharding(training: TrainingArguments) -> None:
     """Check that every process will hold whole matrices, whose singular vectors Muon needs.
 
@@ -239,7 +244,7 @@ def check_sharding(training: TrainingArguments) -> None:
         ValueError: If they will be sharded.
     """
     sharding = {
-        "--fsdp": training.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true",
+        "--fsdp": uses_fsdp(training),
         "--deepspeed": training.deepspeed_plugin is not None,
     }
     for option, is_asked in sharding.items():

@@ -26,7 +26,7 @@ from ..sharing.card import origin_facts
 from .documents import make_examples
 from .leading_zeros import keep_leading_zeros
 from .new_model import LENGTH, initialize_like_linformer, new_config
-from .optimizers import choose_optimizer
+from .optimizers import choose_optimizer, uses_fsdp
 from .options import check_best_metric, early_stopping
 from .pretraining_trainer import PretrainingTrainer
 from .progress import perplexity
@@ -190,8 +190,8 @@ def pretrain(arguments: PretrainingArguments, training: TrainingArguments) -> di
     # within the training, because an evaluation before it would keep a model of several processes from being wrapped
     training.eval_on_start = training.do_train and training.do_eval
     training.include_num_input_tokens_seen = "non_padding"
-    if model_name is not None and arguments.keep_leading_zeros:
-        keep_leading_zeros(model, is_sharded=bool(training.fsdp))
+    if training.do_train and model_name is not None and arguments.keep_leading_zeros:
+        keep_leading_zeros(model, is_sharded=uses_fsdp(training))
     trainer = PretrainingTrainer(
         model=model,
         args=training,

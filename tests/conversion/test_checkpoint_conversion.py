@@ -126,7 +126,7 @@ def test_slots_are_asked_for_in_one_way(checkpoint, tmp_path):
         ({"energy": 0.9}, "give both"),
         ({"spectrum_file": "spectrum.json"}, "give both"),
         ({"energy": 0.9, "spectrum_file": "spectrum.json", "projected_length": [5]}, "k is given twice"),
-        ({"energy": 0.9, "spectrum_file": str(tmp_path / "missing.json")}, "is no spectrum"),
+        ({"energy": 0.9, "spectrum_file": str(tmp_path / "missing.json")}, "missing.json, which is no file"),
         ({"energy": 0.9, "spectrum_file": str(no_spectrum)}, "is no spectrum"),
         ({"energy": 0.9, "spectrum_file": str(short), "projection_type": "mean_pool"}, "mean_pool has none"),
         ({"energy": 0.9, "spectrum_file": str(short), "max_seq_length": 16}, "measured on texts of 8 tokens"),

@@ -11,7 +11,12 @@ from dense_models import dense_model
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import linformer_hf
-from linformer_hf.conversion.checkpoint_resizing import ResizingArguments, dense_parent, resize_checkpoint
+from linformer_hf.conversion.checkpoint_resizing import (
+    ResizingArguments,
+    dense_parent,
+    resize_checkpoint,
+    resize_model,
+)
 from linformer_hf.conversion.projections import start_projections
 from linformer_hf.data.tokenizers import train_tokenizer
 from linformer_hf.sharing.hub import save_for_hub
@@ -72,6 +77,40 @@ def test_a_smaller_n_gives_up_the_slots_of_the_tokens_that_are_cut_off(sharing, 
             assert_close(weight, model.get_parameter(name)[..., :11, :17])
     ids = random_ids(2, 17)
     assert_close(smaller(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_a_smaller_n_with_more_slots_leaves_none_empty(sharing, tmp_path):
+    head = linformer_hf.LinformerForMaskedLM
+    model = tiny_model(head, torch.float32, projection_sharing=sharing, vocab_size=261)
+    start_projections(model, "window")
+    save_for_hub(model, TOKENIZER, tmp_path / "saved")
+    smaller = resize(tmp_path / "saved", tmp_path / "small", max_seq_length=16, projected_length=[12])
+    for name, weight in smaller.named_parameters():
+        if "projection" in name:
+            assert weight.shape[-2:] == (12, 16) and weight.any(-1).all()
+    if sharing == "key_value":
+        mixed = resize(tmp_path / "saved", tmp_path / "mixed", max_seq_length=16, projected_length=[12, 3])
+        assert [layer.attention.projection.weight.any(-1).all() for layer in mixed.base_model.layers] == [True, True]
+        assert mixed.config.projected_lengths == [12, 3]
+
+
+def test_tokens_that_were_unread_before_are_not_warned_of(tmp_path, caplog):
+    model = tiny_model(linformer_hf.LinformerModel, projection_sharing="headwise")
+    attention = model.layers[0].attention
+    attention.key_projection.weight.data[:, 5] = attention.value_projection.weight.data[:, 5] = 0
+    resize_model(model, 34, [10])
+    assert "slot that reads" not in caplog.text
+    attention.key_projection.weight.data[:, 33] = 0  # keys alone
+    resize_model(model, 35, [11])
+    assert "slot that reads" not in caplog.text
+    resize_model(model, 36, None)
+    assert "slot that reads the tokens after the first 35" in caplog.text
+    conv = tiny_model(linformer_hf.LinformerModel, projection_type="conv")
+    conv.projection.weight.data.zero_()
+    caplog.clear()
+    resize_model(conv, 64, None)
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("lengths", [None, [8], [4], [16, 8]])

@@ -6,7 +6,14 @@ from conftest import SHARINGS, assert_close, enliven, random_ids, tiny_config, t
 from torch.nn import functional as F
 
 import linformer_hf
-from linformer_hf.conversion.projections import change_projected_length, fewer_slots, start_matrix, start_projections
+from linformer_hf.conversion.projections import (
+    change_projected_length,
+    fewer_slots,
+    more_slots,
+    start_matrix,
+    start_projections,
+)
+from linformer_hf.modeling_linformer import window_averages
 
 
 @pytest.mark.parametrize(("slots", "tokens"), [(1, 7), (2, 9), (3, 8), (5, 5), (5, 12), (8, 11)])
@@ -155,6 +162,60 @@ def test_slots_without_weights_are_left_out_before_others_are_averaged():
     assert_close(fewer_slots(matrices, 3)[:, 1], matrices[:, 2:4].mean(1))
     matrices[1, 4] = 1
     assert_close(fewer_slots(matrices, 5), matrices[:, [0, 2, 3, 4, 6]])
+
+
+def test_new_slots_come_for_tokens_that_neither_keys_nor_values_read():
+    matrices = torch.zeros(2, 3, 8)
+    matrices[0, 0, :3] = matrices[1, 0, 1:3] = matrices[1, 1, 3:5] = 1.0  # slot 1 is empty in E alone, slot 2 in both
+    grown = more_slots(matrices, 4)
+    assert torch.equal(grown[:, :2], matrices[:, :2])
+    assert torch.equal(grown[:, 2:, 5:], window_averages(2, 3).expand(2, -1, -1))
+    assert not grown[:, 2:, :5].any()
+
+
+def test_the_widest_slots_of_all_matrices_are_split_first():
+    matrices = torch.zeros(2, 3, 8)
+    matrices[0, 0, :3] = matrices[0, 1, 3:5] = matrices[0, 2, 5:] = 1.0
+    matrices[1, 0, 0] = matrices[1, 1, 1:5] = matrices[1, 2, 5] = 1.0  # 2, 3 and 2 tokens on average
+    grown = more_slots(matrices, 4)
+    assert torch.equal(grown[:, [0, 3]], matrices[:, [0, 2]])
+    assert_close(grown[:, 1:3].mean(1), matrices[:, 1])
+    assert (grown[:, 1] != grown[:, 2]).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_slots_of_a_model_in_half_precision_change_in_single_precision(dtype):
+    model = tiny_model(projection_sharing="headwise")
+    projection = model.layers[0].attention.key_projection
+    projection.weight.data = 2e-4 * torch.rand(8, 32)
+    rounded = model.to(dtype)
+    expected = more_slots(
+        torch.stack([projection.weight.float(), model.layers[0].attention.value_projection.weight.float()]), 12
+    )
+    change_projected_length(rounded, 12)
+    assert projection.weight.dtype == dtype and projection.weight.equal(expected[0].to(dtype))
+    change_projected_length(rounded, 3)
+    assert projection.weight.dtype == dtype
+
+
+@pytest.mark.parametrize("slots", [4, 12])
+def test_frozen_projections_stay_frozen(slots):
+    model = tiny_model(projection_sharing="headwise")
+    attention = model.layers[0].attention
+    attention.key_projection.weight.requires_grad_(False)
+    change_projected_length(model, slots)
+    assert not attention.key_projection.weight.requires_grad
+    assert attention.value_projection.weight.requires_grad
+    assert attention.key_projection.weight.is_contiguous()
+
+
+def test_as_many_slots_stay_in_their_order():
+    model = tiny_model(projection_sharing="key_value")
+    weight = model.layers[0].attention.projection.weight
+    weight.data[:4, :20] = 0
+    before = weight.clone()
+    change_projected_length(model, [8, 4])
+    assert model.layers[0].attention.projection.weight.equal(before)
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)

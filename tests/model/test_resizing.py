@@ -76,7 +76,7 @@ def test_a_smaller_n_that_leaves_slots_without_weights_warns(caplog):
         assert not caplog.records
         model.resize_position_embeddings(20)
     (message,) = (record.getMessage() for record in caplog.records)
-    assert "3 slots" in message
+    assert "3 rows" in message and "`projected_length` to 5" in message
     assert "20" in message
 
 

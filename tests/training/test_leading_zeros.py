@@ -59,11 +59,13 @@ def test_a_model_that_will_be_sharded_learns_everywhere_and_says_so(caplog):
     model = tiny_model(projection_sharing="key_value")
     start_projections(model, "graded")
     keep_leading_zeros(model, is_sharded=True)
-    assert "--keep_leading_zeros has no effect on a model that --fsdp shards" in caplog.text
+    assert "--keep_leading_zeros has no effect on a model that FSDP shards" in caplog.text
     model(random_ids(2, 32)).last_hidden_state.square().sum().backward()
     assert all(weight.grad.all() for weight in projections(model).values())
     caplog.clear()
     keep_leading_zeros(LinformerModel(tiny_config(projection_type="conv")), is_sharded=True)
+    keep_leading_zeros(tiny_model(), is_sharded=True)  # without zeros
+    keep_leading_zeros(model.requires_grad_(False), is_sharded=True)
     assert caplog.text == ""
 
 
