@@ -355,8 +355,8 @@ def test_checkpoints_name_the_same_classes_that_the_package_registers():
     assert where == AUTO_MAP
 
 
-def readme_map(readme: str) -> set[str]:
-    """Read the map of the house off the README: the path of every file that it names.
+def readme_map(readme: str) -> dict[str, str]:
+    """Read the map of the house off the README: the path of every file that it names, and what it says of it.
 
     A line of the map starts with a folder or with the files that it is about, mostly one; what is said of them comes
     after. Indentation puts files into folders, with or without drawn branches.
@@ -365,7 +365,7 @@ def readme_map(readme: str) -> set[str]:
     blocks = [block for block in blocks if re.search(r"^\W*linformer_hf/", block, flags=re.MULTILINE)]
     assert len(blocks) == 1, f"the README has {len(blocks)} fenced blocks with a map of the house"
     is_file = re.compile(r"[\w./-]*\w\.[A-Za-z]\w*").fullmatch
-    open_folders, files = [(-1, "")], set()
+    open_folders, files = [(-1, "")], {}
     for line in blocks[0].splitlines():
         line = re.sub(r"[│├└─|`]", " ", line)
         words, indent = line.split(), len(line) - len(line.lstrip())
@@ -375,8 +375,8 @@ def readme_map(readme: str) -> set[str]:
         if words and words[0].endswith("/"):
             folder += words.pop(0)
             open_folders.append((indent, folder))
-        names = takewhile(is_file, [word.strip(",") for word in words])
-        files |= {folder + name.removeprefix(folder) for name in names}
+        names = list(takewhile(is_file, [word.strip(",") for word in words]))
+        files |= dict.fromkeys([folder + name.removeprefix(folder) for name in names], " ".join(words[len(names) :]))
     return files
 
 
@@ -389,13 +389,11 @@ def test_the_map_in_the_readme_is_the_house():
         *(ROOT / "scripts").glob("*.py"),
         *(ROOT / "scripts").glob("*.sh"),
     ]
-    assert {file.relative_to(ROOT).as_posix() for file in code} - found == set(), "the map lacks files that are there"
-    lines = {line.strip() for line in readme.read_text("utf-8").splitlines()}
-    wrong = []
-    for file in (file for file in code if file.suffix == ".py"):
-        says = ast.get_docstring(parse(file)).splitlines()[0].removesuffix(".")
-        if not any(line.startswith(f"{file.name} ") and line.endswith(f" {says}") for line in lines):
-            wrong.append(f"{file.name}: {says}")
+    code = {file.relative_to(ROOT).as_posix(): file for file in code}
+    assert code.keys() - found.keys() == set(), "the map lacks files that are there"
+    docstrings = {path: ast.get_docstring(parse(file)) for path, file in code.items() if file.suffix == ".py"}
+    says = {path: text.splitlines()[0].removesuffix(".").replace("`", " ") for path, text in docstrings.items()}
+    wrong = [path for path, text in says.items() if found[path].split() != text.split()]
     assert wrong == [], "the map says something else of a file than its docstring"
 
 

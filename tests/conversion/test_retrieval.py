@@ -9,7 +9,13 @@ from transformers import BertModel
 
 from linformer_hf.conversion.comparison import compare
 from linformer_hf.conversion.distances import recall
-from linformer_hf.conversion.retrieval import PASSAGE_LENGTH, compare_retrieval, make_halves, make_passages
+from linformer_hf.conversion.retrieval import (
+    PASSAGE_LENGTH,
+    compare_retrieval,
+    make_halves,
+    make_passages,
+    tfidf_tables,
+)
 
 
 TOKENIZER = make_tokenizer()
@@ -85,6 +91,18 @@ def test_passages_are_searched_as_loops_do():
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+|[^\w\s]").fit(texts)
     similar = (vectorizer.transform(passages) @ vectorizer.transform(texts).T).toarray()
     assert found["tfidf_passage_recall_at_1"] == pytest.approx(np.mean(similar.argmax(1) == made.sources.numpy()))
+
+
+def test_words_are_counted_without_the_frame():
+    made = make_passages(TOKENIZER, IDS, 130, 32, 6)
+    passages, texts = tfidf_tables(TOKENIZER, made)
+    words = [TOKENIZER.decode(content(row)) for row in made.texts]
+    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+|[^\w\s]").fit(words)
+    np.testing.assert_allclose(texts, vectorizer.transform(words).toarray())
+    np.testing.assert_allclose(
+        passages.sum(0) > 0,
+        vectorizer.transform([TOKENIZER.decode(content(row)) for row in made.passages]).toarray().sum(0) > 0,
+    )
 
 
 def test_texts_of_unknown_words_alone_are_searched_too():

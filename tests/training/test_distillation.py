@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from linformer_hf.common.heads import SEQUENCE_CLASSIFICATION
-from linformer_hf.training.distillation import DistillationArguments, distill, load_models
+from linformer_hf.training.distillation import DistillationArguments, distill, load_models, warn_of_few
 from linformer_hf.training.distillation_trainer import DistillationTrainer, draw_length
 
 
@@ -256,6 +256,10 @@ def test_text_shorter_than_a_block_is_refused(pair, tmp_path):
 
 def test_too_few_held_out_examples_for_a_correlation_are_warned_of(pair, corpus, tmp_path, caplog):
     (tmp_path / "short.txt").write_text("A cat and a dog. " * 10)
+    warn_of_few(3, 32)
+    assert "examples of up to 32 tokens" not in caplog.text
+    warn_of_few(2, 32)
+    assert "gives 2 examples of up to 32 tokens" in caplog.text
     for name, files, share in (("few", [str(tmp_path / "short.txt")], None), ("enough", None, 0.2)):
         caplog.clear()
         numbers = distill(
