@@ -17,11 +17,11 @@ from ..common.loading import check_tokenizer, load_whole, model_length
 from ..common.measurement import Stopwatch
 from ..common.options import SHARING_HELP, TYPE_HELP
 from ..common.records import model_facts, write_results
-from ..modeling_linformer import LinformerPreTrainedModel
+from ..modeling_linformer import LinformerModel, LinformerPreTrainedModel
 from ..sharing.hub import save_for_hub
 from .companion_files import about_parent, carry_over, left_behind, local_folder, longest_text
 from .convert import ConversionReport, convert_model
-from .embeddings import read_modules
+from .embeddings import MEAN, POOLING_SETTINGS, read_modules, read_poolings
 from .families import check_convertible
 from .slot_choice import check_choice, choose_lengths
 
@@ -193,6 +193,8 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     report.left_out += sorted(account["unexpected_keys"])
     if arguments.energy is not None:
         report.notes.append(f"Slots: {lengths}, for {100 * arguments.energy:g} % of the energy of each layer's maps.")
+    if modules and isinstance(model, LinformerModel):
+        take_pooling(model, read_poolings(source / modules[1].path / POOLING_SETTINGS), report)
     tokenizer = adapted_tokenizer(name, loading, model)
     with whole_or_nothing(folder):
         if source is not None:
@@ -217,6 +219,13 @@ def convert_checkpoint(arguments: ConversionArguments) -> ConversionReport:
     logger.info(f"Saved in {folder}. Its outputs differ from the parent's until it was taught; next:")
     logger.info(next_command(name, folder))
     return report
+
+
+def take_pooling(model: LinformerModel, poolings: tuple[str, ...], report: ConversionReport) -> None:
+    """Let classifiers that start from a sentence encoder pool as its embedding does, where they can."""
+    if poolings == (MEAN,):
+        model.config.classifier_pooling = "mean"
+        report.notes.append("Classifiers that start from it pool by the mean over tokens, as its embedding does.")
 
 
 def carry_companions(source: Path, target: Path, max_seq_length: int | None) -> list[str]:

@@ -22,6 +22,7 @@ from .windows import Reading
 
 
 MODULES_FILE = "modules.json"
+POOLING_SETTINGS = "config.json"  # in the folder of the pooling
 MEAN = "mean"
 # as in the settings of Sentence Transformers before its version 5.3, in the order in which they are concatenated
 OLD_POOLING_FIELDS = {
@@ -192,7 +193,7 @@ def read_embedding(folder: Path, device: torch.device | str = "cpu") -> TextEmbe
             layers.append(normalize)
         elif module.kind == DENSE:
             layers.append(read_dense(folder / module.path).to(device))
-    return TextEmbedding(read_poolings(folder / modules[1].path / "config.json"), tuple(layers))
+    return TextEmbedding(read_poolings(folder / modules[1].path / POOLING_SETTINGS), tuple(layers))
 
 
 def check_input(folder: Path) -> None:

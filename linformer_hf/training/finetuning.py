@@ -61,7 +61,10 @@ class FinetuningArguments(TableArguments, LoadingArguments, RunArguments):
     )
     classifier_pooling: str | None = field(
         default=None,
-        metadata={"help": "What of a Linformer stands for a text: `cls`, its first token, or `mean`, all of them."},
+        metadata={
+            "help": "What of a Linformer stands for a text: `cls`, its first token, or `mean`, all of them. By "
+            "default as its configuration says: `mean` in a converted sentence encoder that embeds so, else `cls`."
+        },
     )
     tfidf_baseline: bool = field(
         default=False,

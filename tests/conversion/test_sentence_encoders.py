@@ -14,7 +14,7 @@ import torch
 from conftest import random_like
 from dense_twins import DOCUMENTS, make_dense, make_tokenizer
 from huggingface_hub import ModelCard
-from transformers import BertModel
+from transformers import AutoModelForSequenceClassification, BertModel
 
 import linformer_hf
 from linformer_hf.conversion.checkpoint_conversion import convert_pretrained
@@ -121,6 +121,15 @@ def test_an_encoder_in_a_folder_of_its_own_moves_to_the_top(tmp_path):
     (old / "modules.json").write_text(json.dumps([{**listed[0], "path": "0_Transformer"}, *listed[1:]]))
     convert_pretrained(str(old), tmp_path / "linear", projected_length=LONGEST)
     assert_same_embeddings(embeddings(tmp_path / "linear")[0], embeddings(old)[0])
+
+
+@pytest.mark.parametrize(("pooling", "classifier_pooling"), [("mean", "mean"), ("cls", "cls"), ("max", "cls")])
+def test_classifiers_pool_as_the_embedding_does(pooling, classifier_pooling, tmp_path):
+    parent = save_sentence_encoder(tmp_path, pooling)
+    report = convert_pretrained(str(parent), tmp_path / "linear", projected_length=LONGEST)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "linear", num_labels=3)
+    assert model.config.classifier_pooling == classifier_pooling
+    assert any("pool by the mean over tokens" in note for note in report.notes) == (pooling == "mean")
 
 
 def test_the_longest_text_is_the_parents_or_the_one_asked_for(tmp_path):
