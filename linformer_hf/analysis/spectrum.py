@@ -10,7 +10,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..common.files import check_own_folder, write_json
-from ..common.loading import LoadingArguments, check_length, check_tokenizer, load_whole
+from ..common.loading import LoadingArguments, check_length, check_tokenizer, load_config, load_whole
 from ..common.measurement import Stopwatch
 from ..common.options import check_counts
 from ..common.records import check_record, model_facts, write_results
@@ -143,6 +143,7 @@ def load_encoder(name: str, **loading: Any) -> PreTrainedModel:
     Raises:
         ValueError: If its weights are damaged or incomplete.
     """
+    load_config(name, **loading)  # its error names a model that is not to be had
     model, _ = load_whole(AutoModel, name, attn_implementation="eager", dtype=torch.float32, **loading)
     encoder = model.get_encoder() if model.config.is_encoder_decoder else model
     return encoder.eval().to("cuda" if torch.cuda.is_available() else "cpu")

@@ -3,11 +3,12 @@
 import errno
 import inspect
 from dataclasses import dataclass, field
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass
@@ -29,6 +30,24 @@ class LoadingArguments:
     def loading(self) -> dict[str, Any]:
         """Return the arguments of `from_pretrained`."""
         return {"revision": self.model_revision, "trust_remote_code": self.trust_remote_code, "token": self.token}
+
+
+def load_config(name: str, **options: Any) -> PreTrainedConfig:
+    """Load the configuration of a model, before its weights.
+
+    Args:
+        name: A folder, or the name of a model on the Hub.
+        **options: For `from_pretrained`.
+
+    Raises:
+        ValueError: If there is no such folder, and the Hub does not give it.
+    """
+    try:
+        return AutoConfig.from_pretrained(name, **options)
+    except OSError as error:
+        if Path(name).is_dir():  # the error names what it lacks
+            raise
+        raise ValueError(f"{name} is no folder, and not to be had from the Hub: {error}") from error
 
 
 def load_whole(

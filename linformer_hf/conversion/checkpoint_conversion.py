@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..common.files import check_new_folder, whole_or_nothing
 from ..common.heads import HEADS, head_named, head_of_class
-from ..common.loading import check_tokenizer, load_whole, model_length
+from ..common.loading import check_tokenizer, load_config, load_whole, model_length
 from ..common.measurement import Stopwatch
 from ..common.options import SHARING_HELP, TYPE_HELP
 from ..common.records import model_facts, write_results
@@ -255,7 +255,7 @@ def load_dense(name: str, head: str | None, loading: Mapping[str, Any]) -> tuple
     Raises:
         ValueError: If it cannot be converted, or its weights are damaged or incomplete.
     """
-    config = AutoConfig.from_pretrained(name, **loading)
+    config = load_config(name, **loading)
     class_name = class_to_load(config, head)
     check_convertible(config, class_name)
     return load_whole(getattr(transformers, class_name), name, may_lack_head=True, config=config, **loading)

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig
 from transformers.utils import logging
 
 from ..common.files import check_new_folder, whole_or_nothing
 from ..common.heads import head_of_checkpoint
-from ..common.loading import LoadingArguments, load_whole
+from ..common.loading import LoadingArguments, load_config, load_whole
 from ..common.measurement import Stopwatch
 from ..common.records import model_facts, read_results, write_results
 from ..configuration_linformer import LinformerConfig
@@ -68,7 +67,7 @@ def resize_checkpoint(arguments: ResizingArguments) -> LinformerPreTrainedModel:
     longest, lengths = arguments.max_seq_length, arguments.projected_length
     if longest is None and lengths is None:
         raise ValueError("Nothing is to be changed; give --max_seq_length, --projected_length, or both.")
-    config = AutoConfig.from_pretrained(name, **arguments.loading())
+    config = load_config(name, **arguments.loading())
     if config.model_type != "linformer":
         raise ValueError(f"{name} is a {config.model_type}, not a Linformer; make one with `linformer convert` first.")
     head = head_of_checkpoint(config.architectures)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 from torch.nn import functional as F
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..common.files import write_text
 from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_head
-from ..common.loading import LoadingArguments, check_tokenizer, load_whole, model_length
+from ..common.loading import LoadingArguments, check_tokenizer, load_config, load_whole, model_length
 from ..common.measurement import STEADY_SECONDS, Stopwatch, median_speedup, peak_tensor_bytes, seconds_in_turns
 from ..common.options import check_counts, check_seed
 from ..common.records import check_record_folder, model_facts, read_results, write_results
@@ -84,7 +84,7 @@ def compare_models(arguments: ComparisonArguments) -> dict[int, dict[str, float]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     names = arguments.dense_name_or_path, arguments.model_name_or_path
     sources = {**arguments.loading(), "revision": arguments.dense_revision}, arguments.loading()
-    configs = [AutoConfig.from_pretrained(name, **source) for name, source in zip(names, sources)]
+    configs = [load_config(name, **source) for name, source in zip(names, sources)]
     check_parent(configs[1], configs[0], names[1], names[0])
     head = shared_head(*(head_of_checkpoint(config.architectures) for config in configs))
     dense, linformer = (

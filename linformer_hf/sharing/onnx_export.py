@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..common.files import check_new_folder, read_json, whole_or_nothing, write_text
 from ..common.heads import HEADS
-from ..common.loading import LoadingArguments, check_tokenizer
+from ..common.loading import LoadingArguments, check_tokenizer, load_config
 from ..common.measurement import Stopwatch
 from ..common.records import model_facts, write_results
 from ..modeling_linformer import LinformerForMultipleChoice, LinformerPreTrainedModel
@@ -141,7 +141,7 @@ def load_linformer(
     """
     if Path(name).is_dir():
         read_json(Path(name, "config.json"))
-    config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code, token=token)
+    config = load_config(name, revision=revision, trust_remote_code=trust_remote_code, token=token)
     if config.model_type != "linformer":
         raise ValueError(f"{name} holds a {config.model_type}, not a Linformer; name a folder that holds one.")
     class_name = (config.architectures or ["no head"])[0]

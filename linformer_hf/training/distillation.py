@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     DataCollatorWithPadding,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -19,7 +18,7 @@ from transformers import (
 from transformers.utils import logging
 
 from ..common.heads import MASKED_LM, NO_HEAD, Head, head_of_checkpoint, head_of_class, shared_head
-from ..common.loading import LoadingArguments, check_length, load_whole
+from ..common.loading import LoadingArguments, check_length, load_config, load_whole
 from ..common.options import check_share, refuse_unused
 from ..conversion.companion_files import about_parent, carry_over, local_folder
 from ..conversion.distances import FEWEST_EMBEDDINGS
@@ -295,8 +294,8 @@ def load_models(
         ValueError: If the student is no Linformer, its weights are damaged or incomplete, or the two differ in what
             must be equal.
     """
-    config = AutoConfig.from_pretrained(name, **loading)
-    teacher_config = AutoConfig.from_pretrained(teacher_name, **teacher_loading)
+    config = load_config(name, **loading)
+    teacher_config = load_config(teacher_name, **teacher_loading)
     check_parent(config, teacher_config, name, teacher_name)
     heads = [head_of_checkpoint(one.architectures) for one in (teacher_config, config)]
     head = shared_head(*heads) if teaches_predictions else NO_HEAD

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
     PreTrainedConfig,
     PreTrainedModel,
@@ -14,7 +13,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from ..common.loading import LoadingArguments, check_length, declare_loss_scaling, model_length
+from ..common.loading import LoadingArguments, check_length, declare_loss_scaling, load_config, model_length
 from ..common.options import refuse_unused
 from ..data.glue import HUB_NAME, get_task
 from ..data.labels import SINGLE_LABEL, Labels, encode_tables, labels_of
@@ -101,7 +100,7 @@ def finetune(arguments: FinetuningArguments, training: TrainingArguments) -> dic
     model_name = run.trained_folder or arguments.model_name_or_path
 
     with training.main_process_first(desc="preparing the rows"):
-        config = AutoConfig.from_pretrained(model_name, **arguments.loading())
+        config = load_config(model_name, **arguments.loading())
         tables = load_tables(arguments, layout, purposes, (HUB_NAME, arguments.task_name) if task else None)
         known = (task.problem_type, task.labels, task.limits) if task else (arguments.problem_type,)
         labels, tables = encode_tables(tables, layout.labels, labels_of(config), *known)
@@ -208,7 +207,7 @@ def check_same_labels(folder: str | None, labels: Labels) -> None:
     Raises:
         ValueError: If it answers others.
     """
-    if folder and labels_of(AutoConfig.from_pretrained(folder)) != labels:
+    if folder and labels_of(load_config(folder)) != labels:
         raise ValueError(f"{folder} is of a run with other labels; name a new --output_dir.")
 
 

@@ -6,7 +6,7 @@ from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from linformer_hf import LinformerForMaskedLM
 from linformer_hf.common.command_line import OptionParser
-from linformer_hf.common.loading import LoadingArguments, check_length, check_tokenizer, model_length
+from linformer_hf.common.loading import LoadingArguments, check_length, check_tokenizer, load_config, model_length
 
 
 SMALL = {"vocab_size": 61, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
@@ -40,3 +40,12 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused():
     check_tokenizer(range(61), model, "tiny")  # only the count is asked for
     with pytest.raises(ValueError, match="has 62 tokens, the embedding table of tiny only 61 rows"):
         check_tokenizer(range(62), model, "tiny")
+
+
+def test_a_model_that_is_not_to_be_had_is_named(tmp_path):
+    with pytest.raises(ValueError, match="^nobody/nothing is no folder, and not to be had from the Hub: "):
+        load_config("nobody/nothing")
+    with pytest.raises(ValueError, match=f"Unrecognized model in {tmp_path}"):
+        load_config(str(tmp_path))
+    tiny_model().config.save_pretrained(tmp_path)
+    assert load_config(str(tmp_path)).model_type == "linformer"

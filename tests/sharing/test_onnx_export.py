@@ -311,8 +311,8 @@ def test_revision_and_token_reach_the_hub(tmp_path, monkeypatch):
         asked.append(options)
         raise OSError("not here")
 
-    monkeypatch.setattr("linformer_hf.sharing.onnx_export.AutoConfig.from_pretrained", ask)
-    with pytest.raises(OSError, match="not here"):
+    monkeypatch.setattr("linformer_hf.common.loading.AutoConfig.from_pretrained", ask)
+    with pytest.raises(ValueError, match="owner/tiny is no folder, and not to be had from the Hub: not here"):
         export_checkpoint(arguments_of("owner/tiny", tmp_path / "onnx", model_revision="v1", token="hf_mine"))
     assert asked == [{"revision": "v1", "trust_remote_code": False, "token": "hf_mine"}]
 
