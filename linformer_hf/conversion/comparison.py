@@ -17,7 +17,7 @@ from ..common.heads import MASKED_LM, head_of_checkpoint, head_of_class, shared_
 from ..common.loading import LoadingArguments, check_tokenizer, load_config, load_whole, model_length
 from ..common.measurement import STEADY_SECONDS, Stopwatch, median_speedup, peak_tensor_bytes, seconds_in_turns
 from ..common.options import check_counts, check_seed
-from ..common.records import check_record_folder, model_facts, read_results, write_results
+from ..common.records import FILE_NAME, check_record_folder, model_facts, read_results, write_results
 from ..data.blocks import iterate_blocks
 from ..data.masking import MaskingCollator
 from ..data.texts import TextArguments, load_texts
@@ -128,7 +128,7 @@ def check_same_models(folder: Path, arguments: ComparisonArguments) -> None:
     Raises:
         ValueError: If it holds one of others, whose numbers would be lost.
     """
-    earlier = read_results(folder).get("arguments", {}) if folder.is_dir() and any(folder.iterdir()) else {}
+    earlier = read_results(folder).get("arguments", {}) if (folder / FILE_NAME).is_file() else {}
     for name in ("dense_name_or_path", "model_name_or_path"):
         asked = getattr(arguments, name)
         if earlier.get(name, asked) != asked:
