@@ -149,7 +149,8 @@ def read_modules(folder: Path) -> list[EmbeddingModule]:
     """List the steps that a sentence encoder consists of; none where the folder holds no `modules.json`.
 
     Raises:
-        ValueError: If one of them is not supported, or the first is no transformer; the message names it.
+        ValueError: If one of them is not supported or lies elsewhere, or the first is no transformer; the message
+            names it.
     """
     file = folder / MODULES_FILE
     if not file.is_file():
@@ -159,6 +160,8 @@ def read_modules(folder: Path) -> list[EmbeddingModule]:
         if not (isinstance(entry, dict) and isinstance(entry.get("type"), str) and isinstance(entry.get("path"), str)):
             raise ValueError(f"{file} lists {entry}; a step has a `type` and a `path`.")
         owner, _, kind = entry["type"].rpartition(".")
+        if entry["path"] and not Path(folder, entry["path"]).resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{file} lists the folder {entry['path']}, which lies outside of the model's own.")
         if kind not in SUPPORTED_MODULES or not owner.startswith("sentence_transformers."):
             raise ValueError(
                 f"{file} lists {entry['type']}, which is not supported; supported are the modules "

@@ -16,9 +16,11 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..analysis.maps import attention_maps
-from ..common.heads import Head, head_of_checkpoint
+from ..common.heads import NO_HEAD, Head, head_of_checkpoint
 from ..common.loading import check_tokenizer, model_length
 from ..configuration_linformer import LinformerConfig
+from ..conversion.companion_files import local_folder
+from ..conversion.embeddings import TextEmbedding, read_embedding
 from ..data.library_sample import manual_topics
 from ..data.tokenizers import train_tokenizer
 from ..modeling_linformer import LinformerForMaskedLM
@@ -54,6 +56,7 @@ class Checkpoint:
         name: What visitors call it.
         model: In evaluation mode, with eager attention, which returns its maps.
         tokenizer: Its `model_max_length` becomes what the page reads.
+        embedding: How a model without a head embeds a text; None if it has one, or embeds in a way that is not known.
         attend: From a text to its attention maps, one `(H, N, K)` a layer; those of the last texts are kept, so that
             dragging a slider does not run the model.
     """
@@ -61,6 +64,7 @@ class Checkpoint:
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    embedding: TextEmbedding | None = None
     attend: Callable[[str], list[torch.Tensor]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +122,8 @@ def load_checkpoint(name: str, folder: str | Path | None = None, **loading: Any)
     source = name if folder is None else folder
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False, **loading)
-        model = head_of_checkpoint(config.architectures).auto_class.from_pretrained(
+        head = head_of_checkpoint(config.architectures)
+        model = head.auto_class.from_pretrained(
             source,
             trust_remote_code=False,
             use_safetensors=True,
@@ -133,7 +138,16 @@ def load_checkpoint(name: str, folder: str | Path | None = None, **loading: Any)
             f"{name} does not load: {first_line(error)} A checkpoint needs an encoder, its weights in safetensors, "
             "and its tokenizer."
         ) from error
-    return Checkpoint(name, model.eval(), tokenizer)
+    return Checkpoint(name, model.eval(), tokenizer, find_embedding(str(source)) if head == NO_HEAD else None)
+
+
+def find_embedding(source: str) -> TextEmbedding | None:
+    """Read how a model embeds a text; None if its files do not say, or say what is not supported."""
+    folder = local_folder(source)
+    try:
+        return None if folder is None else read_embedding(folder)
+    except (OSError, ValueError):
+        return None
 
 
 def first_line(error: Exception) -> str:

@@ -37,8 +37,9 @@ MODEL_TYPES = (
 )
 CONFIG, WEIGHTS = "config.json", ".safetensors"
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
-# neither code nor pickles, and no adapter, whose configuration names another model to load
-WANTED = re.compile(r"(?!adapter_)[\w-][\w.-]*\.(?:json|safetensors|txt|model)", re.ASCII)
+# neither code nor pickles, and no adapter, whose configuration names another model to load; of folders only those of a
+# sentence encoder's steps, as in `1_Pooling`
+WANTED = re.compile(r"(?:\d_[A-Z]\w*/)?(?!adapter_)[\w-][\w.-]*\.(?:json|safetensors|txt|model)", re.ASCII)
 ALLOWED = (
     f"public models on the Hub with at most {MOST_BYTES // 1_000_000} MB of files and "
     f"{MOST_PARAMETERS // 1_000_000} million parameters"
@@ -75,7 +76,7 @@ def load_public_model(name: str) -> Checkpoint:
 
 
 def wanted_files(info: ModelInfo) -> dict[str, int]:
-    """Return the sizes in bytes of the files that loading needs, by name: no code, no pickles, no folders.
+    """Return the sizes in bytes of the files that loading needs, by name: no code, no pickles.
 
     Raises:
         ValueError: If the Hub does not tell the size of one.
@@ -97,7 +98,7 @@ def check_files(name: str, files: Mapping[str, int]) -> None:
     Raises:
         ValueError: With what is allowed.
     """
-    if CONFIG not in files or not any(file.endswith(WEIGHTS) for file in files):
+    if CONFIG not in files or not any(file.endswith(WEIGHTS) and "/" not in file for file in files):
         raise ValueError(f"{name} has no {CONFIG}, or no weights in safetensors at its top; choose another model.")
     total = sum(files.values())
     if total > MOST_BYTES:

@@ -79,6 +79,14 @@ def test_steps_that_are_not_supported_are_refused_by_name(tmp_path, modules, mes
         read_modules(tmp_path)
 
 
+@pytest.mark.parametrize("path", ["../other", "/etc", "1_Pooling/../.."])
+def test_a_step_outside_of_the_folder_is_refused(tmp_path, path):
+    step = {"path": path, "type": "sentence_transformers.models.Pooling"}
+    (tmp_path / "modules.json").write_text(json.dumps([step]))
+    with pytest.raises(ValueError, match=f"lists the folder {path}, which lies outside"):
+        read_modules(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [

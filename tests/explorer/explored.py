@@ -1,5 +1,8 @@
 """Small models that the tests of the explorer look at, as folders; imported by each of them."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 
@@ -7,7 +10,12 @@ pytest.importorskip("gradio", reason="gradio is missing: pip install linformer_h
 pytest.importorskip("datasets", reason="datasets is missing: pip install linformer_hf[explore]")
 
 from conftest import enliven, tiny_config  # noqa: E402  (these need the packages asked for above)
-from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification  # noqa: E402
+from transformers import (  # noqa: E402
+    BertConfig,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+)
 
 from linformer_hf import LinformerForMaskedLM  # noqa: E402
 from linformer_hf.data.tokenizers import train_tokenizer  # noqa: E402
@@ -49,6 +57,18 @@ def classifier(tokenizer, tmp_path_factory):
     """A folder with a dense classifier."""
     model = BertForSequenceClassification(bert_config(tokenizer))
     return save(model, tokenizer, tmp_path_factory.mktemp("classifier"))
+
+
+@pytest.fixture(scope="session")
+def encoder(tokenizer, tmp_path_factory):
+    """A folder with a dense model without a head, which embeds a text by its first token."""
+    folder = save(BertModel(bert_config(tokenizer)), tokenizer, tmp_path_factory.mktemp("encoder"))
+    steps = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in steps]
+    Path(folder, "modules.json").write_text(json.dumps(listed))
+    Path(folder, "1_Pooling").mkdir()
+    Path(folder, "1_Pooling", "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
+    return folder
 
 
 @pytest.fixture(scope="session")

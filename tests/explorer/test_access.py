@@ -15,6 +15,7 @@ from explored import (
     EXAMPLE,
     bert_config,
     classifier,  # noqa: F401 (a fixture)
+    encoder,  # noqa: F401 (a fixture)
     linformer,  # noqa: F401 (a fixture)
     save,
     tokenizer,  # noqa: F401 (a fixture)
@@ -62,7 +63,8 @@ class FakeHub:
             path = file.relative_to(self.folders[name]).as_posix()
             if file.is_file() and any(fnmatch.fnmatch(path, pattern) for pattern in allow_patterns):
                 self.fetched.append(path)
-                shutil.copy(file, local_dir)
+                Path(local_dir, path).parent.mkdir(exist_ok=True)
+                shutil.copy(file, Path(local_dir, path))
 
 
 @pytest.fixture
@@ -159,6 +161,13 @@ def test_a_public_model_loads_as_it_is_without_a_token(hub, words, tmp_path, mon
     assert found.name == "you/words" and "**you/words**: bert" in describe(found)
     assert set(hub.tokens) == {False}
     assert list(tmp_path.iterdir()) == []  # nothing stays on the disk
+
+
+def test_a_public_sentence_encoder_loads_with_its_pooling(hub, encoder, tmp_path):  # noqa: F811
+    hub.folders["you/encoder"] = shutil.copytree(encoder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "1_Pooling" / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    assert load_public_model("you/encoder").embedding.poolings == ("cls",)
+    assert "1_Pooling/config.json" in hub.fetched and "1_Pooling/pytorch_model.bin" not in hub.fetched
 
 
 def test_code_pickles_and_adapters_of_a_public_model_are_not_fetched(hub, words, tmp_path):

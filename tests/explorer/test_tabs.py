@@ -1,6 +1,7 @@
 """What the tabs show: their mathematics against numpy and formulas, their answers against the models' own outputs."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from explored import (
     NAMES,
     bert_config,
     classifier,  # noqa: F401 (a fixture)
+    encoder,  # noqa: F401 (a fixture)
     linformer,  # noqa: F401 (a fixture)
     save,
     tagger,  # noqa: F401 (a fixture)
@@ -25,7 +27,7 @@ from linformer_hf import LinformerForMaskedLM
 from linformer_hf.explorer.checkpoints import MOST_CHARACTERS, UNTRAINED, load_checkpoint, tokenize
 from linformer_hf.explorer.drawing import draw_dots
 from linformer_hf.explorer.store import CheckpointStore
-from linformer_hf.explorer.tab_answers import answer, show_answers
+from linformer_hf.explorer.tab_answers import MOST_LINES, answer, show_answers
 from linformer_hf.explorer.tab_cost import CHOSEN, DENSE, LINFORMER, show_cost
 from linformer_hf.explorer.tab_rank import (
     ENERGY,
@@ -249,6 +251,33 @@ def test_entities_are_named_with_their_class(tagger):  # noqa: F811
     assert 0 < sum(classes) < len(classes)
     found = answer(checkpoint, EXAMPLE)
     assert all(name.endswith(": PLACE") and name.removesuffix(": PLACE") in EXAMPLE for name in found)
+
+
+def test_lines_are_compared_with_the_first_as_the_encoder_pools(encoder):  # noqa: F811
+    checkpoint = load_checkpoint(encoder)
+    lines = ["The file is closed.", "The object is deleted, and bytes are written.", "the", "A method"]
+    states = [checkpoint.model(**checkpoint.tokenizer(line, return_tensors="pt"))[0][0, 0] for line in lines]
+    cosines = [torch.cosine_similarity(states[0], state, dim=0).item() for state in states[1:]]
+    found = answer(checkpoint, "\n\n".join([*lines, lines[1]]))
+    assert found == pytest.approx({line: max(cosine, 0) for line, cosine in zip(lines[1:], cosines)}, abs=1e-5)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    picture, _ = show_answers(store_of(encoder), encoder, "\n".join(lines))
+    assert "cosine of each line with the first" in picture
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("one line", 1), ("twice\ntwice ", 1), ("\n".join(map(str, range(MOST_LINES + 1))), 65)]
+)
+def test_a_text_without_lines_to_compare_is_refused(encoder, text, count):  # noqa: F811
+    with pytest.raises(ValueError, match=f"below it 1 to {MOST_LINES - 1} others.* The text has {count}"):
+        answer(load_checkpoint(encoder), text)
+
+
+def test_an_encoder_that_pools_in_a_way_that_is_not_known_says_so(encoder, tmp_path):  # noqa: F811
+    folder = shutil.copytree(encoder, tmp_path, dirs_exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "own"}')
+    picture, scores = show_answers(store_of(str(folder)), str(folder), EXAMPLE)
+    assert "its files do not say how it embeds a text" in picture and scores is None
 
 
 def test_a_head_that_is_not_supported_is_named(tokenizer, tmp_path):  # noqa: F811
